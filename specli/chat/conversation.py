@@ -1,0 +1,181 @@
+"""Turns of a conversation, and the tokens that the model gets for them.
+
+The template is rendered with a placeholder for every message, so it is known which text is the
+template's and which the user's. Control tokens are recognised in the template's text alone: what a
+user wrote cannot forge a turn. Answers go in as the very tokens they were emitted as, so the cache
+of the turns before still fits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from specli.engine.template import ChatTemplate, TemplateRefusal
+from specli.engine.vocab import Vocab
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn. `role`: system, user or assistant. `tokens`: the tokens an answer was emitted as,
+    without the end token; None for text that still has to be tokenised."""
+
+    role: str
+    text: str
+    tokens: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A stretch of a rendered prompt: the template's own text, or what message `index` says."""
+
+    text: str
+    index: int | None = None
+
+
+class Prompter:
+    """Turns messages into prompt tokens for one model."""
+
+    def __init__(self, vocab: Vocab, template: ChatTemplate | None) -> None:
+        self._vocab = vocab
+        self._template = template
+
+    @property
+    def has_template(self) -> bool:
+        """False for a base model, which completes text instead of answering."""
+        return self._template is not None
+
+    def tokens(self, messages: Sequence[Message]) -> list[int]:
+        """The prompt for an answer to `messages`, with exactly one BOS where the model wants one.
+
+        Raises TemplateRefusal where the template takes no such messages.
+        """
+        pieces = self._pieces(messages)
+        tokens = self._tokenize(pieces, messages)
+        return self.with_bos(tokens)
+
+    def with_bos(self, tokens: list[int]) -> list[int]:
+        """`tokens` with a BOS in front if the model wants one and they do not start with it."""
+        bos = self._vocab.bos
+        if self._vocab.add_bos and bos >= 0:
+            while tokens[1:2] == [bos] and tokens[0] == bos:  # a template that writes a second one
+                del tokens[0]
+            if tokens[:1] != [bos]:
+                tokens.insert(0, bos)
+        return tokens
+
+    def raw(self, text: str) -> list[int]:
+        """A prompt of bare text, without a template."""
+        return self.with_bos(self._vocab.tokenize(text))
+
+    # -- rendering ------------------------------------------------------------------------------
+
+    def _pieces(self, messages: Sequence[Message]) -> list[_Piece]:
+        if self._template is None:
+            return [_Piece(m.text, i) for i, m in enumerate(messages)]
+        try:
+            return self._render(messages)
+        except TemplateRefusal:
+            folded = fold_system(messages)
+            if folded is None:
+                raise
+            pieces = self._render(folded)  # indices of the folded list: one less
+            return [_Piece(p.text, None if p.index is None else p.index + 1) for p in pieces]
+
+    def _render(self, messages: Sequence[Message]) -> list[_Piece]:
+        assert self._template is not None
+        marks = [f"\ue000{i}\ue001" for i in range(len(messages))]
+        marked = self._template.render([{"role": m.role, "content": k} for m, k in zip(messages, marks)])
+        real = self._template.render([{"role": m.role, "content": m.text} for m in messages])
+        for edit in (_as_is, str.strip):
+            contents = [edit(m.text) for m in messages]
+            if _fill(marked, contents) == real:
+                return _split(marked, contents)
+        return _locate(real, [m.text for m in messages])
+
+    # -- tokens ---------------------------------------------------------------------------------
+
+    def _tokenize(self, pieces: Sequence[_Piece], messages: Sequence[Message]) -> list[int]:
+        """Template text next to a user's is tokenised together with it, as one stretch of plain text:
+        words may join across the border, control tokens may not."""
+        out: list[int] = []
+        plain = ""  # text since the last control token, not yet tokenised
+        for piece in pieces:
+            said = messages[piece.index].tokens if piece.index is not None else None
+            if said is not None:
+                out += self._vocab.tokenize(plain)
+                out += said
+                plain = ""
+            elif piece.index is not None:
+                plain += piece.text
+            else:
+                head, control, tail = self._split_control(piece.text)
+                plain += head
+                if control:
+                    out += self._vocab.tokenize(plain)
+                    out += control
+                    plain = tail
+        out += self._vocab.tokenize(plain)
+        return out
+
+    def _split_control(self, text: str) -> tuple[str, list[int], str]:
+        """`text` as plain text, tokens from the first control token to the last, plain text."""
+        tokens = self._vocab.tokenize(text, special=True)
+        at = [i for i, t in enumerate(tokens) if self._vocab.is_control(t)]
+        if not at:
+            return text, [], ""
+        head = self._vocab.text(tokens[: at[0]]).decode("utf-8", "replace")
+        tail = self._vocab.text(tokens[at[-1] + 1 :]).decode("utf-8", "replace")
+        if not text.startswith(head) or not text.endswith(tail):  # a tokenizer that alters text
+            return "", tokens, ""
+        return head, tokens[at[0] : at[-1] + 1], tail
+
+
+def fold_system(messages: Sequence[Message]) -> list[Message] | None:
+    """For templates that refuse a system role: its text goes in front of the first user turn.
+
+    The result is one message shorter; None where there is nothing to fold.
+    """
+    if len(messages) < 2 or messages[0].role != "system" or messages[1].role != "user":
+        return None
+    first = Message("user", f"{messages[0].text}\n\n{messages[1].text}")
+    return [first, *messages[2:]]
+
+
+def _as_is(text: str) -> str:
+    return text
+
+
+_MARK = re.compile("\ue000(\\d+)\ue001")
+
+
+def _fill(marked: str, contents: Sequence[str]) -> str:
+    return _MARK.sub(lambda m: contents[int(m[1])], marked)
+
+
+def _split(marked: str, contents: Sequence[str]) -> list[_Piece]:
+    pieces: list[_Piece] = []
+    at = 0
+    for mark in _MARK.finditer(marked):
+        index = int(mark[1])
+        pieces += [_Piece(marked[at : mark.start()]), _Piece(contents[index], index)]
+        at = mark.end()
+    return [p for p in [*pieces, _Piece(marked[at:])] if p.text or p.index is not None]
+
+
+def _locate(real: str, contents: Sequence[str]) -> list[_Piece]:
+    """For templates that treat contents in ways of their own: find each in the rendered text, in turn."""
+    pieces: list[_Piece] = []
+    at = 0
+    for index, content in enumerate(contents):
+        for text in (content, content.strip()):
+            found = real.find(text, at) if text else -1
+            if found >= 0:
+                pieces += [_Piece(real[at:found]), _Piece(text, index)]
+                at = found + len(text)
+                break
+    return [p for p in [*pieces, _Piece(real[at:])] if p.text or p.index is not None]
+
+
+TokenPrompt = Callable[[Sequence[Message]], list[int]]

@@ -1,0 +1,134 @@
+"""`specli profiles`: what profiles there are, what one of them results in, and where it lies."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from specli.profiles import Key, Profile, Settings, Value
+
+app = typer.Typer(
+    help="List profiles, show what one results in, tell where they lie.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+_NAME = typer.Argument(None, metavar="[NAME|FILE]", help="A profile's name, or a path to a .toml file.")
+_JSON = typer.Option(False, "--json", help="Print JSON.")
+_PLAIN = typer.Option(False, "--plain", help="Print plain text, as when piped.")
+
+
+@app.command("list")
+def list_(as_json: bool = _JSON, plain: bool = _PLAIN) -> None:
+    """List the profiles that --profile knows by name."""
+    from specli.profiles import BUILT_IN, available
+
+    entries = available()
+    if as_json:
+        rows = [
+            {
+                "name": e.name,
+                "source": e.source,
+                "path": str(e.path),
+                "description": e.description,
+                "problem": e.problem,
+            }
+            for e in entries
+        ]
+        _print_json(rows)
+        return
+    lines = [
+        [e.name, e.source if e.source == BUILT_IN else "own", _about(e.description, e.problem)]
+        for e in entries
+    ]
+    _print_table(["profile", "from", "description"], lines, plain)
+
+
+@app.command()
+def show(name: str | None = _NAME, as_json: bool = _JSON, plain: bool = _PLAIN) -> None:
+    """Print every setting that results from a profile (auto unless named), and whence it came."""
+    from specli.profiles import DEFAULT_PROFILE, KEYS, MEASURED, SECTIONS, as_text, load, resolve
+
+    profile = load(name or DEFAULT_PROFILE)
+    settings = resolve(profile)
+    if as_json:
+        _print_json(_as_json(profile, settings))
+        return
+    about = _printable(profile.description) or "no description"
+    typer.echo(f"{profile.name} ({profile.source}): {about}")
+    lines: list[list[str]] = []
+    for section in SECTIONS:
+        keys = [key for key in KEYS if key.section == section and key.name != "description"]
+        lines += [[key.written, key.show(_value(settings, key)), settings.origin(key.name)] for key in keys]
+    lines += [[f"[{MEASURED}] {name}", as_text(value), "tune"] for name, value in profile.measured.items()]
+    _print_table(["setting", "value", "from"], lines, plain)
+
+
+@app.command()
+def path(name: str | None = _NAME) -> None:
+    """Print the file of a profile; without a name, the directory for your own."""
+    from specli.profiles import own_profiles_dir, path_of
+
+    found = path_of(name) if name else own_profiles_dir()
+    if name and not found.exists():
+        from specli.errors import ProfileError
+
+        raise ProfileError(f"no file {found}; `specli profiles list` names the profiles there are")
+    typer.echo(str(found))
+
+
+def _about(description: str, problem: str | None) -> str:
+    return f"cannot be used: {problem}" if problem else description
+
+
+def _value(settings: Settings, key: Key) -> Value:
+    value: Value = getattr(settings, key.attribute)
+    return value
+
+
+def _as_json(profile: Profile, settings: Settings) -> dict[str, object]:
+    from specli.profiles import KEYS, SECTIONS
+
+    sections: dict[str, dict[str, object]] = {section or "top": {} for section in SECTIONS}
+    for key in KEYS:
+        record = {"value": _value(settings, key), "origin": settings.origin(key.name)}
+        sections[key.section or "top"][key.name] = record
+    return {"name": profile.name, "source": profile.source, **sections, "measured": profile.measured}
+
+
+def _printable(text: str) -> str:
+    """On one line, and without control characters: a profile may come from anyone."""
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
+def _print_json(content: object) -> None:
+    from specli.profiles import thawed
+
+    typer.echo(json.dumps(thawed(content), indent=2, ensure_ascii=False, default=str))  # str: TOML's dates
+
+
+def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]], plain: bool) -> None:
+    """Rich where someone looks on; else one row a line with aligned columns, for pipes and screen readers."""
+    rows = [[_printable(cell) for cell in row] for row in rows]
+    if plain or not sys.stdout.isatty():
+        widths = [max(len(row[at]) for row in [head, *rows]) for at in range(len(head) - 1)]
+        for row in rows:
+            cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+            typer.echo("  ".join([*cells, row[-1]]))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*head, box=None, header_style="dim", pad_edge=False)
+    for row in rows:
+        table.add_row(
+            *(Text(cell, style=style) for cell, style in zip(row, ("bold", "", "dim"), strict=True))
+        )
+    Console(width=shutil.get_terminal_size().columns).print(table)

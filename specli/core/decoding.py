@@ -1,0 +1,128 @@
+"""The loop: draft, verify, commit, over and over.
+
+Between cycles the target's cache holds `history[:-1]`; the last token is pending. So a verify
+decode starts with it: row 0 judges the first draft token.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from specli.core.noise import Noise
+from specli.core.pacing import FixedPacer, Pacer
+from specli.core.sampling import SamplingParams, distribution
+from specli.core.types import NO_DRAFT, Cycle, Draft, Drafter, LanguageModel
+from specli.core.verification import verify
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What one answer is decoded under.
+
+    `max_tokens`: None for no limit. `ends`: tokens after which nothing follows. `exact_width`: rows
+    of every decode in exact mode (None: as many as the draft needs). `coupled`: sampled drafts too
+    are matched against the target's own draw.
+    """
+
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    seed: int = 0
+    max_tokens: int | None = None
+    ends: Container[int] = ()
+    exact_width: int | None = None
+    coupled: bool = False
+
+
+def sync(model: LanguageModel, tokens: Sequence[int], chunk: int, stop: Callable[[], bool] = lambda: False) -> bool:
+    """Bring the cache to hold exactly `tokens`, keeping the longest common prefix.
+
+    Decodes the rest in pieces of `chunk`. Returns False if `stop()` said so between two of them; the
+    cache then holds a prefix.
+    """
+    kept = model.rewind(common_prefix(model.tokens, tokens))
+    for at in range(kept, len(tokens), chunk):
+        if stop():
+            return False
+        model.decode(tokens[at : at + chunk], rows=0)
+    return True
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the longest common prefix."""
+    n = min(len(a), len(b))
+    if list(a[:n]) == list(b[:n]):
+        return n
+    return next(i for i in range(n) if a[i] != b[i])
+
+
+def propose(drafters: Sequence[Drafter], history: Sequence[int], limit: int, pacer: Pacer) -> Draft:
+    """The first draft, in the drafters' order, that has something to say and pays."""
+    if limit > 0:
+        for drafter in drafters:
+            draft = pacer.choose(drafter.propose(history, limit).first(limit), len(history))
+            if draft.tokens:
+                return draft
+    return NO_DRAFT
+
+
+def decode(
+    target: LanguageModel,
+    history: list[int],
+    drafters: Sequence[Drafter],
+    rules: Rules,
+    pacer: Pacer | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Iterator[Cycle]:
+    """Extend `history` cycle by cycle until an end token, a limit, or the context stops it.
+
+    The target's cache must hold `history[:-1]` (see `sync`), and again does whenever a Cycle is
+    yielded, so the caller may close the generator at any time.
+    """
+    pacer = pacer or FixedPacer()
+    noise = Noise(rules.seed)
+    left = rules.max_tokens
+    end = clock()
+    while True:
+        began, depth = end, len(history) - 1
+        room = target.n_ctx - depth
+        if left == 0 or room < (rules.exact_width or 1):
+            return
+        limit = min(rules.exact_width or target.max_rows, room, room if left is None else left) - 1
+        draft = propose(drafters, history, limit, pacer)
+        drafted = clock()
+
+        tokens = [history[-1], *draft.tokens]
+        if rules.exact_width is not None:  # same shape, same kernels, same bits
+            tokens += [history[-1]] * (rules.exact_width - len(tokens))
+        rows = target.decode(tokens, rows=len(tokens))
+        verified = clock()
+
+        verdict = verify(
+            draft,
+            lambda i: distribution(rows[i], rules.sampling.window(history, draft.tokens[:i]), rules.sampling),
+            noise,
+            len(history),
+            rules.ends,
+            rules.coupled,
+        )
+        history.extend(verdict.tokens)
+        target.rewind(len(history) - 1)
+
+        finish = None
+        if left is not None:
+            left -= len(verdict.tokens)
+        if verdict.tokens[-1] in rules.ends:
+            finish = "stop"
+        elif left == 0:
+            finish = "length"
+        elif target.n_ctx - (len(history) - 1) < (rules.exact_width or 1):
+            finish = "context"
+        end = clock()
+        cycle = Cycle(draft, verdict, len(tokens), depth, drafted - began, verified - drafted, end - began, finish)
+        pacer.observe(history, cycle)
+        for drafter in drafters:
+            drafter.commit(history, cycle)
+        yield cycle
+        if finish is not None:
+            return

@@ -1,0 +1,161 @@
+"""From a row of logits and its context to the distribution that the next token is drawn from.
+
+The order is llama.cpp's default one: logit bias, penalties, top-k, typical, top-p, min-p,
+temperature. Temperature comes last, so the truncations see the model's own probabilities.
+Temperature 0 leaves one token.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specli.core.types import Distribution
+
+_BLOCK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the target is sampled. Values that switch a step off: top_k 0, top_p 1, min_p 0,
+    typical_p 1, repeat_penalty 1, the other penalties 0. `repeat_last_n`: tokens of context that
+    the penalties see, -1 for all."""
+
+    temp: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    typical_p: float = 1.0
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = 64
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def penalised(self) -> bool:
+        """Whether any penalty is on."""
+        on = self.repeat_penalty != 1.0 or self.frequency_penalty != 0.0 or self.presence_penalty != 0.0
+        return on and self.repeat_last_n != 0
+
+    def window(self, history: Sequence[int], draft: Sequence[int]) -> Sequence[int]:
+        """As much of the context `history + draft` as the penalties look at."""
+        if not self.penalised:
+            return ()
+        n = self.repeat_last_n
+        return [*(history if n < 0 else history[-n:]), *draft]
+
+
+def distribution(
+    logits: NDArray[np.float32], context: Sequence[int], params: SamplingParams
+) -> Distribution:
+    """The target distribution after `context`. `logits`, shape (n_vocab,), is left as it is."""
+    if params.logit_bias or params.penalised:
+        logits = _adjusted(logits, context, params)
+    if params.temp <= 0.0:
+        return Distribution.one_hot(int(np.argmax(logits)))
+    ids, x = _truncated(logits, params)
+    if len(ids) == 1:
+        return Distribution.one_hot(int(ids[0]))
+    probs = np.exp((x - x.max()) / params.temp)
+    probs /= probs.sum()
+    if not probs.all():  # what underflows to zero is not in the support
+        keep = probs > 0.0
+        ids, probs = ids[keep], probs[keep]
+    return Distribution(ids, probs)
+
+
+def _adjusted(
+    logits: NDArray[np.float32], context: Sequence[int], params: SamplingParams
+) -> NDArray[np.float32]:
+    logits = logits.copy()
+    for token, bias in params.logit_bias.items():
+        logits[token] += bias
+    if params.penalised:
+        n = params.repeat_last_n
+        window = context if n < 0 else context[max(0, len(context) - n) :]
+        counts = Counter(window)
+        ids = np.fromiter(counts.keys(), np.int64, len(counts))
+        times = np.fromiter(counts.values(), np.float32, len(counts))
+        x = logits[ids]
+        x = np.where(x <= 0.0, x * params.repeat_penalty, x / params.repeat_penalty)
+        logits[ids] = x - times * params.frequency_penalty - params.presence_penalty
+    return logits
+
+
+def _truncated(
+    logits: NDArray[np.float32], params: SamplingParams
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Ids in ascending order and their logits, after top-k, typical, top-p and min-p."""
+    n = len(logits)
+    if 0 < params.top_k < n:
+        ids = top_k_ids(logits, params.top_k)
+    elif params.min_p > 0.0 and params.typical_p >= 1.0 and params.top_p >= 1.0:
+        ids = np.flatnonzero(logits >= float(logits.max()) + math.log(params.min_p))
+    else:
+        ids = np.arange(n)
+    x = logits[ids].astype(np.float64)
+    if np.isneginf(x).any():
+        keep = ~np.isneginf(x)
+        ids, x = ids[keep], x[keep]
+    if params.typical_p < 1.0:
+        keep = _typical(x, params.typical_p)
+        ids, x = ids[keep], x[keep]
+    if params.top_p < 1.0:
+        keep = _nucleus(x, params.top_p)
+        ids, x = ids[keep], x[keep]
+    if params.min_p > 0.0:
+        keep = x >= x.max() + math.log(params.min_p)
+        ids, x = ids[keep], x[keep]
+    return ids, x
+
+
+def top_k_ids(logits: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+    """Ids of the `k` largest logits, ascending; of equals at the border the lowest ids.
+
+    The k-th largest of the block maxima is a bound that at least k logits reach, and few more do:
+    one cheap pass over the vocabulary instead of a sort.
+    """
+    n = len(logits)
+    whole = n - n % _BLOCK
+    maxima = logits[:whole].reshape(-1, _BLOCK).max(axis=1)
+    if len(maxima) > k:
+        bound = np.partition(maxima, len(maxima) - k)[len(maxima) - k]
+        ids = np.flatnonzero(logits >= bound)
+    else:
+        ids = np.arange(n)
+    if len(ids) > k:
+        best = np.argsort(-logits[ids], kind="stable")[:k]
+        ids = np.sort(ids[best])
+    return ids
+
+
+def _softmax(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    e: NDArray[np.float64] = np.exp(x - x.max())
+    e /= e.sum()
+    return e
+
+
+def _nucleus(x: NDArray[np.float64], top_p: float) -> NDArray[Any]:
+    """Indices of the fewest most probable tokens whose probabilities reach `top_p`
+    (Holtzman et al. 2020), ascending."""
+    p = _softmax(x)
+    order = np.argsort(-p, kind="stable")
+    size = int(np.searchsorted(np.cumsum(p[order]), top_p)) + 1
+    return np.sort(order[:size])
+
+
+def _typical(x: NDArray[np.float64], typical_p: float) -> NDArray[Any]:
+    """Indices of the tokens whose surprise is nearest the entropy, up to mass `typical_p`
+    (Meister et al. 2022), ascending."""
+    p = _softmax(x)
+    surprise = -np.log(np.maximum(p, 1e-300))
+    order = np.argsort(np.abs(surprise - float((p * surprise).sum())), kind="stable")
+    size = int(np.searchsorted(np.cumsum(p[order]), typical_p)) + 1
+    return np.sort(order[:size])

@@ -1,0 +1,114 @@
+"""Figures of an answer, folded from its cycles. What was not measured is None."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from statistics import median
+
+from specli.core.types import Cycle
+
+
+@dataclass(slots=True)
+class MethodStats:
+    """Tokens of one method: drafted, tested by the target, accepted."""
+
+    drafted: int = 0
+    tested: int = 0
+    accepted: int = 0
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counts and times of the cycles folded so far."""
+
+    generated: int = 0
+    cycles: int = 0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    total_s: float = 0.0
+    first_tokens: int = 0  # tokens of the first cycle, and its time: outside the rate
+    first_s: float = 0.0
+    finish: str | None = None
+    by_method: dict[str, MethodStats] = field(default_factory=dict)
+    widths: Counter[int] = field(default_factory=Counter)
+    _tested_at: list[int] = field(default_factory=list)
+    _accepted_at: list[int] = field(default_factory=list)
+    _plain: list[float] = field(default_factory=list)
+
+    def fold(self, cycle: Cycle, plain_width: int = 1) -> None:
+        """Add one cycle. `plain_width`: the width that plain decoding would have in this mode."""
+        draft, verdict = cycle.draft, cycle.verdict
+        if self.cycles == 0:
+            self.first_tokens, self.first_s = len(verdict.tokens), cycle.total_s
+        self.cycles += 1
+        self.generated += len(verdict.tokens)
+        self.draft_s += cycle.draft_s
+        self.verify_s += cycle.verify_s
+        self.total_s += cycle.total_s
+        self.finish = cycle.finish
+        self.widths[cycle.width] += 1
+        if cycle.width == plain_width and self.cycles > 1:  # the first decode warms up
+            self._plain.append(cycle.verify_s)
+        if draft.tokens:
+            mine = self.by_method.setdefault(draft.method, MethodStats())
+            mine.drafted += len(draft)
+            mine.tested += verdict.tested
+            mine.accepted += verdict.accepted
+            for i in range(verdict.tested):
+                if i == len(self._tested_at):
+                    self._tested_at.append(0)
+                    self._accepted_at.append(0)
+                self._tested_at[i] += 1
+                self._accepted_at[i] += i < verdict.accepted
+
+    @property
+    def drafted(self) -> int:
+        return sum(m.drafted for m in self.by_method.values())
+
+    @property
+    def tested(self) -> int:
+        return sum(m.tested for m in self.by_method.values())
+
+    @property
+    def accepted(self) -> int:
+        return sum(m.accepted for m in self.by_method.values())
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted / tested."""
+        return self.accepted / self.tested if self.tested else None
+
+    @property
+    def mean_accepted_length(self) -> float | None:
+        """Tokens emitted per cycle."""
+        return self.generated / self.cycles if self.cycles else None
+
+    @property
+    def per_position(self) -> list[float]:
+        """Acceptance rate by position in the draft, the positions before being accepted."""
+        return [a / t for a, t in zip(self._accepted_at, self._tested_at)]
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens emitted after the first cycle over the time after it."""
+        time = self.total_s - self.first_s
+        tokens = self.generated - self.first_tokens
+        return tokens / time if tokens and time > 0 else None
+
+    @property
+    def plain_token_s(self) -> float | None:
+        """Seconds of one plain decode in this answer: the median of those that had no draft."""
+        return median(self._plain) if self._plain else None
+
+    def speedup(self, plain_token_s: float | None = None) -> float | None:
+        """What plain decoding would have taken over what it took, first cycle left out.
+
+        `plain_token_s`: seconds of one plain decode where this answer measured none itself.
+        """
+        plain = self.plain_token_s if self._plain else plain_token_s
+        rate = self.tokens_per_second
+        if plain is None or rate is None:
+            return None
+        outside = max(0.0, self.total_s - self.verify_s - self.draft_s) / self.cycles
+        return rate * (plain + outside)

@@ -1,0 +1,86 @@
+"""A language model that is a table: for tests, for simulation, and for readers of the algorithm.
+
+It is exact at every width (a row depends on the tokens before it and on nothing else), and like the
+real thing it hands out rows that die with the next decode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specli.core.types import Logits
+
+
+class TableModel:
+    """A Markov chain of order `order`: the logits after a context are one row of `table`.
+
+    `table`: shape (n_vocab ** order, n_vocab), float32; row index = the last `order` tokens read as
+    digits in base n_vocab, earlier ones being worth more; before the first token counts as token 0.
+    """
+
+    def __init__(
+        self, table: NDArray[np.float32], order: int = 1, n_ctx: int = 4096, max_rows: int = 64
+    ) -> None:
+        rows, n_vocab = table.shape
+        if rows != n_vocab**order:
+            raise ValueError(f"a table of order {order} over {n_vocab} tokens has {n_vocab**order} rows, not {rows}")
+        self.table = table.astype(np.float32)
+        self.order = order
+        self._n_ctx = n_ctx
+        self._max_rows = max_rows
+        self._tokens: list[int] = []
+        self._out = np.empty((max_rows, n_vocab), np.float32)
+        self.decoded = 0  # tokens decoded in all, for tests of "decodes nothing twice"
+
+    @classmethod
+    def random(
+        cls, n_vocab: int, order: int = 1, seed: int = 0, scale: float = 2.0, n_ctx: int = 4096
+    ) -> TableModel:
+        """Normally distributed logits of standard deviation `scale`."""
+        rng = np.random.default_rng(seed)
+        table = rng.normal(0.0, scale, (n_vocab**order, n_vocab)).astype(np.float32)
+        return cls(table, order, n_ctx)
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        return self._tokens
+
+    @property
+    def n_vocab(self) -> int:
+        return int(self.table.shape[1])
+
+    @property
+    def n_ctx(self) -> int:
+        return self._n_ctx
+
+    @property
+    def max_rows(self) -> int:
+        return self._max_rows
+
+    def row(self, context: Sequence[int]) -> NDArray[np.float32]:
+        """The logits after `context`, shape (n_vocab,)."""
+        index = 0
+        for token in ([0] * self.order + list(context[-self.order :]))[-self.order :]:
+            index = index * self.n_vocab + token
+        row: NDArray[np.float32] = self.table[index]
+        return row
+
+    def decode(self, tokens: Sequence[int], rows: int = 1) -> Logits:
+        if len(self._tokens) + len(tokens) > self._n_ctx:
+            raise ValueError(f"{len(tokens)} tokens do not fit behind {len(self._tokens)} of {self._n_ctx}")
+        if not 0 <= rows <= min(len(tokens), self._max_rows):
+            raise ValueError(f"{rows} rows of {len(tokens)} tokens")
+        self.decoded += len(tokens)
+        self._out.fill(np.nan)  # rows of the decode before are gone
+        first = len(self._tokens) + len(tokens) - rows
+        self._tokens.extend(tokens)
+        for i in range(rows):
+            self._out[i] = self.row(self._tokens[: first + i + 1])
+        return self._out[:rows]
+
+    def rewind(self, length: int) -> int:
+        del self._tokens[max(0, length) :]
+        return len(self._tokens)

@@ -1,0 +1,183 @@
+"""The records that travel through one cycle, and the two protocols at the seams.
+
+Words as in the papers: a *drafter* proposes a `Draft`, the *target* judges it in one decode of
+*width* rows, `Verdict` says what became of it, and a `Cycle` records both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Logits = NDArray[np.float32]
+"""Rows of logits, shape (rows, n_vocab). Often a view that dies with the model's next decode."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Distribution:
+    """A probability distribution over tokens, holding only those of non-zero probability.
+
+    `ids` (n,) ascending token ids; `probs` (n,) float64, positive, summing to 1.
+    """
+
+    ids: NDArray[np.int64]
+    probs: NDArray[np.float64]
+
+    @classmethod
+    def one_hot(cls, token: int) -> Distribution:
+        """All probability on one token: what greedy decoding samples from."""
+        return cls(np.array([token], np.int64), np.ones(1))
+
+    def prob(self, token: int) -> float:
+        """Probability of `token`, 0.0 for one outside the support."""
+        at = int(np.searchsorted(self.ids, token))
+        return float(self.probs[at]) if at < len(self.ids) and self.ids[at] == token else 0.0
+
+    @property
+    def mode(self) -> int:
+        """The most probable token (the lowest id of equals)."""
+        return int(self.ids[int(np.argmax(self.probs))])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draft:
+    """What a drafter proposes in one cycle.
+
+    `q`: per token the distribution it was sampled from; None means a deterministic proposal,
+    which is one-hot. `match`: how many tokens of context the proposal rests on (n-grams).
+    `confidence`: per token the drafter's own probability for it (neural drafters).
+    """
+
+    tokens: tuple[int, ...] = ()
+    method: str = ""
+    q: tuple[Distribution, ...] | None = None
+    match: int = 0
+    confidence: tuple[float, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def first(self, n: int) -> Draft:
+        """The same draft, cut to its first `n` tokens."""
+        if n >= len(self.tokens):
+            return self
+        return Draft(
+            self.tokens[:n],
+            self.method,
+            None if self.q is None else self.q[:n],
+            self.match,
+            self.confidence[:n],
+        )
+
+
+NO_DRAFT = Draft()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the target made of a draft.
+
+    `tokens`: what is emitted, the accepted ones first, then one recovered or bonus token unless an
+    end token cut it short. `accepted` of `tested` draft tokens were accepted; tested counts up to
+    and with the first rejected one.
+    """
+
+    tokens: tuple[int, ...]
+    accepted: int
+    tested: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cycle:
+    """One draft and one verify: what was proposed, what came of it, what it took.
+
+    `width`: rows of the verify decode (draft + 1, or the fixed width). `depth`: tokens in the
+    target's cache before it. Times in seconds. `finish`: None while the answer goes on, else
+    "stop" (end token), "length" or "context".
+    """
+
+    draft: Draft
+    verdict: Verdict
+    width: int
+    depth: int
+    draft_s: float
+    verify_s: float
+    total_s: float
+    finish: str | None = None
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The tokens this cycle emitted."""
+        return self.verdict.tokens
+
+
+@runtime_checkable
+class LanguageModel(Protocol):
+    """What the loop needs of a model with a cache: decode, and take back.
+
+    `tokens` are those in its cache, in order; whoever reads them must not change them.
+    """
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """The cached tokens."""
+        ...
+
+    @property
+    def n_vocab(self) -> int:
+        """Number of token ids; every row of logits has this length."""
+        ...
+
+    @property
+    def n_ctx(self) -> int:
+        """Most tokens the cache can hold."""
+        ...
+
+    @property
+    def max_rows(self) -> int:
+        """Most rows of logits that one decode may ask for."""
+        ...
+
+    def decode(self, tokens: Sequence[int], rows: int = 1) -> Logits:
+        """Append `tokens` and return the logits that follow the last `rows` of them.
+
+        The result, shape (rows, n_vocab), may be a view that the next decode overwrites.
+        """
+        ...
+
+    def rewind(self, length: int) -> int:
+        """Keep at most the first `length` cached tokens; return how many really remain.
+
+        Dropping rows of the latest decode, all but its first, always succeeds exactly. A deeper
+        cut may keep less on a cache that cannot be cut anywhere; the caller decodes the rest.
+        """
+        ...
+
+
+class Drafter(Protocol):
+    """Who proposes. Told about every committed token, it may keep whatever state it likes."""
+
+    @property
+    def method(self) -> str:
+        """Name as in `--spec-type`."""
+        ...
+
+    def begin(self, history: Sequence[int]) -> None:
+        """A new answer starts: `history` is all so far, possibly shorter or other than before."""
+        ...
+
+    def propose(self, history: Sequence[int], limit: int) -> Draft:
+        """Propose up to `limit` tokens to follow `history`; an empty draft is an answer."""
+        ...
+
+    def commit(self, history: Sequence[int], cycle: Cycle) -> None:
+        """`cycle` is done and `history` extended by its tokens, whoever drafted them."""
+        ...
+
+    def close(self) -> None:
+        """Release what is held."""
+        ...

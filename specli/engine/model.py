@@ -1,0 +1,120 @@
+"""A model's weights in memory."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from specli.engine import backend
+from specli.engine.gguf import Header, read_header
+from specli.engine.vocab import Vocab
+from specli.errors import EngineError, ModelFileError
+
+
+@dataclass(frozen=True, slots=True)
+class ModelParams:
+    """How to load. `gpu_layers`: how many layers go to the GPU, -1 for all (ignored by builds without
+    one). `use_extra_bufts`: let the library repack weights for this processor. `load_mtp`: load the
+    prediction heads inside the model. `vocab_only`: the tokenizer alone."""
+
+    gpu_layers: int = -1
+    use_extra_bufts: bool = True
+    load_mtp: bool = False
+    vocab_only: bool = False
+
+
+class Model:
+    """Weights and vocabulary of one GGUF file. Close contexts first, then the model."""
+
+    def __init__(self, path: Path, params: ModelParams | None = None) -> None:
+        params = params or ModelParams()
+        self.path = path
+        self.params = params
+        self.header: Header = read_header(path)
+        self._lib = backend.load_library()
+        self._handle: Any = None
+        p = self._lib.llama_model_default_params()
+        p.n_gpu_layers = params.gpu_layers if backend.supports_gpu_offload() else 0
+        p.use_extra_bufts = params.use_extra_bufts
+        p.load_mtp = params.load_mtp
+        p.vocab_only = params.vocab_only
+        handle = self._lib.llama_model_load_from_file(os.fsencode(path), p)
+        if not handle:
+            reason = backend.library_reason()
+            raise ModelFileError(f"{path}: the library cannot load this model{f' ({reason})' if reason else ''}")
+        self._handle = handle
+        vocab = self._lib.llama_model_get_vocab(handle)
+        if not vocab:
+            self.close()
+            raise ModelFileError(f"{path}: this file carries no tokenizer")
+        self.vocab = Vocab(vocab)
+
+    @property
+    def handle(self) -> Any:
+        """The library's pointer; an error once closed."""
+        if self._handle is None:
+            raise EngineError(f"{self.path.name} has been closed")
+        return self._handle
+
+    @property
+    def name(self) -> str:
+        """What to call the model on screen: the file's name without its ending."""
+        return self.path.name.removesuffix(".gguf")
+
+    @property
+    def n_ctx_train(self) -> int:
+        """Context length the model was trained for, in tokens."""
+        return int(self._lib.llama_model_n_ctx_train(self.handle))
+
+    @property
+    def n_embd(self) -> int:
+        """Width of the hidden rows."""
+        return int(self._lib.llama_model_n_embd(self.handle))
+
+    @property
+    def n_layer_nextn(self) -> int:
+        """Prediction heads (NextN/MTP layers) named by the file."""
+        return int(self._lib.llama_model_n_layer_nextn(self.handle))
+
+    @property
+    def n_swa(self) -> int:
+        """Width of the attention window in tokens, 0 where attention is not windowed."""
+        return int(self._lib.llama_model_n_swa(self.handle))
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether the cache holds recurrent state, wholly or beside attention."""
+        return bool(self._lib.llama_model_is_recurrent(self.handle) or self._lib.llama_model_is_hybrid(self.handle))
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the weights."""
+        return int(self._lib.llama_model_size(self.handle))
+
+    @property
+    def n_params(self) -> int:
+        """Number of parameters."""
+        return int(self._lib.llama_model_n_params(self.handle))
+
+    @property
+    def chat_template(self) -> str | None:
+        """The Jinja template of the file, None where it has none."""
+        raw = self._lib.llama_model_chat_template(self.handle, None)
+        return raw.decode("utf-8", "replace") if raw else None
+
+    def close(self) -> None:
+        """Free the weights. Safe to call twice."""
+        if self._handle is not None:
+            self._lib.llama_model_free(self._handle)
+            self._handle = None
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
