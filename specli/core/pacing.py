@@ -54,27 +54,29 @@ class FixedPacer:
 class Costs:
     """Seconds that a verify decode of each width takes, learned from the decodes of this run.
 
-    A width never used is estimated from the nearest used ones along `shape`, the relative costs
-    known beforehand. Costs have steps (kernels work in blocks), so the shape is a table, not a line.
+    A width never used is estimated from the nearest used ones along `shape`, the relative costs known
+    beforehand: what is scaled is the cost above one token's. Costs have steps (kernels work in
+    blocks), so the shape is a table, not a line. `frozen`: keep to the shape, whatever the clock says.
     """
 
     KEEP = 9  # the median of so many latest decodes is robust, and follows a deepening context
+    OPTIMISM = 0.9  # an unused width is taken to be a little cheaper than estimated, so that it gets used
 
     def __init__(self, shape: Mapping[int, float], frozen: bool = False) -> None:
         self._shape = sorted(shape.items())
-        self._frozen = frozen
+        self.frozen = frozen
         self._times: dict[int, deque[float]] = {}
         self._table: list[float] = []
-        self._version = 0
+        self._learned = 0
 
     def learn(self, width: int, seconds: float) -> None:
         """A decode of `width` rows took `seconds`."""
-        if self._frozen:  # a seed was given: what is drafted must not depend on the clock
+        if self.frozen:
             return
         times = self._times.setdefault(width, deque(maxlen=self.KEEP))
         times.append(seconds)
-        self._version += 1
-        if len(times) <= 3 or self._version % 16 == 0:
+        self._learned += 1
+        if len(times) <= 3 or self._learned % 16 == 0:
             self._table = []
 
     def measured(self, width: int) -> float | None:
@@ -85,9 +87,23 @@ class Costs:
     def table(self, width: int) -> Sequence[float]:
         """Estimated seconds by width, for widths 1 to at least `width` at their index."""
         if len(self._table) <= width:
-            known = sorted((w, median(t) / self._relative(w)) for w, t in self._times.items())
-            self._table = [0.0, *(self._estimate(w, known) for w in range(1, max(width, 64) + 1))]
+            self._table = self._estimates(max(width, 65))
         return self._table
+
+    def _estimates(self, width: int) -> list[float]:
+        known = {w: median(t) for w, t in self._times.items()}
+        one = known.get(1) or self._one_token(known)
+        scales = sorted((w, (t / one - 1.0) / (self._relative(w) - 1.0)) for w, t in known.items() if w > 1)
+        out = [0.0, one]
+        for w in range(2, width + 1):
+            scale = _between(w, scales) if scales else 1.0
+            estimate = one * (1.0 + scale * (self._relative(w) - 1.0))
+            out.append(known.get(w) or max(one, estimate * (self.OPTIMISM if scales else 1.0)))
+        return out
+
+    def _one_token(self, known: Mapping[int, float]) -> float:
+        """The cost of one token where only wider decodes were seen."""
+        return min((t / self._relative(w) for w, t in known.items()), default=1.0)
 
     def _relative(self, width: int) -> float:
         """The shape at `width`, linear between its points and beyond them."""
@@ -97,10 +113,6 @@ class Costs:
         at = min(max(at, 1), len(self._shape) - 1)
         (w0, c0), (w1, c1) = self._shape[at - 1], self._shape[at]
         return c0 + (c1 - c0) * (width - w0) / (w1 - w0)
-
-    def _estimate(self, width: int, known: list[tuple[int, float]]) -> float:
-        scale = _between(width, known) if known else 1.0
-        return scale * self._relative(width)
 
 
 def _between(width: int, known: list[tuple[int, float]]) -> float:
@@ -139,8 +151,8 @@ class Acceptance:
         accepted, tested = self._seen.get((method, bucket), (0.0, 0.0))
         return (accepted + prior * self.WEIGHT) / (tested + self.WEIGHT)
 
-    def learn(self, method: str, bucket: int, accepted: bool) -> None:
-        """A token of this evidence was tested."""
+    def learn(self, method: str, bucket: int, accepted: float) -> None:
+        """A token of this evidence was accepted (1.0) or not (0.0)."""
         seen = self._seen.setdefault((method, bucket), [0.0, 0.0])
         seen[0] = seen[0] * self.DECAY + accepted
         seen[1] = seen[1] * self.DECAY + 1.0
@@ -161,113 +173,138 @@ def _confidence_bucket(confidence: float) -> int:
 
 
 class ProfitPacer:
-    """Draft length by expected profit."""
+    """Draft length by expected profit.
 
-    PROBE_EVERY = (8, 1024)  # cycles between trial drafts of a silenced neural drafter, first and last
+    A draft of K tokens that is expected to emit E tokens in T seconds is worth E - rate * T, where rate
+    is the tokens per second of the run so far: the rule that maximises tokens over time in the long
+    run (Dinkelbach 1967, for ratios; renewal reward). The K >= 0 of the largest worth goes.
+
+    A neural drafter that does not pay is silent but for probes; what probes lose stays below
+    `PROBE_SHARE` of the time.
+    """
+
+    PROBE_SHARE = 0.005
+    MEMORY = 0.98  # of the running rate: about 50 cycles
+    FIRST_CHANCE = 0.7  # acceptance of a draft token before anything is known
 
     def __init__(self, costs: Costs, fixed_width: int | None = None) -> None:
         self.costs = costs
         self.acceptance = Acceptance()
         self._fixed_width = fixed_width
         self._shadow: _Shadow | None = None
-        self._step_s: dict[str, deque[float]] = {}
-        self._wait: dict[str, int] = {}  # cycles until a silenced method may try again
-        self._back_off: dict[str, int] = {}
+        self._steps: dict[str, deque[float]] = {}
+        self._emitted, self._spent = 0.0, 0.0  # of the latest cycles, for the rate
+        self._time, self._lost = 0.0, 0.0  # of all cycles; lost by probes
+        self._probing: str | None = None
+        self._drafter, self._drafted = "", 0  # tokens a neural drafter drafted in this cycle, verified or dropped
 
-    # -- free drafts: n-grams -------------------------------------------------------------------
+    # -- how long ---------------------------------------------------------------------------------
 
     def choose(self, draft: Draft, depth: int) -> Draft:
-        if not draft.tokens or draft.confidence:
-            return draft  # a neural draft was paced while it was made
-        if self._shadow is None:
+        if not draft.tokens or self._measures_plain():
+            return NO_DRAFT
+        chances = self._chances(draft)
+        if not draft.confidence and self._shadow is None:
             self._shadow = _Shadow(draft, depth)
-        chances = [self._match_rate(draft.method, draft.match + i) for i in range(len(draft))]
-        k = self._best_length(chances)
-        return draft.first(k) if k else NO_DRAFT
-
-    def _match_rate(self, method: str, match: int) -> float:
-        match = min(match, 64)
-        return self.acceptance.rate(method, _MATCH_BUCKETS[match], _MATCH_PRIORS[match])
-
-    def _best_length(self, chances: Sequence[float]) -> int:
-        cost = self._verify_costs(len(chances) + 1)
-        best, best_rate = 0, 1.0 / cost[1]
+        if draft.confidence:
+            self._drafter, self._drafted = draft.method, len(draft)
+            for chance in chances:  # dropped or not: so likely is a token of this drafter to be accepted
+                self.acceptance.learn(draft.method, -1, chance)
+            if self._probing is not None:
+                return draft.first(1)  # enough to learn from
+        cost, rate = self._verify_costs(len(chances) + 1), self._rate()
+        best, best_worth = 0, 1.0 - rate * cost[1]
         emitted, survive = 1.0, 1.0
         for k, chance in enumerate(chances, start=1):
             survive *= chance
             emitted += survive
-            rate = emitted / cost[k + 1]
-            if rate > best_rate:
-                best, best_rate = k, rate
-        return best
-
-    def _verify_costs(self, width: int) -> Sequence[float]:
-        if self._fixed_width is not None:  # every decode has the same rows
-            return [1.0] * (width + 1)
-        return self.costs.table(width)
-
-    # -- drafts that cost time: neural ----------------------------------------------------------
+            worth = emitted - rate * cost[k + 1]
+            if worth > best_worth:
+                best, best_worth = k, worth
+        return draft.first(best) if best else NO_DRAFT
 
     def goes_on(self, method: str, confidence: Sequence[float], limit: int) -> bool:
         drafted = len(confidence)
-        if drafted >= limit:
+        if drafted >= limit or self._measures_plain():
             return False
-        if drafted == 0 and self._wait.get(method, 0) > 0:
+        if drafted == 0:
+            self._probing = None
+        elif self._probing is not None:
             return False
-        probing = method in self._back_off
-        cost = self._verify_costs(limit + 1)
-        step = self._step(method, cost[1])
-        survive, emitted, last = 1.0, 1.0, 0.75
-        for c in confidence:
-            last = self.acceptance.rate(method, _confidence_bucket(c), c)
-            survive *= last
+        cost, rate, step = self._verify_costs(limit + 1), self._rate(), self._step(method)
+        emitted, survive = 1.0, 1.0
+        stop = 1.0 - rate * cost[1]
+        for k, c in enumerate(confidence, start=1):
+            survive *= self.acceptance.rate(method, _confidence_bucket(c), c)
             emitted += survive
-        now = emitted / (cost[drafted + 1] + drafted * step)
-        typical = self.acceptance.rate(method, -1, 0.7)
-        ahead = 0.0
+            stop = max(stop, emitted - rate * cost[k + 1])
+        typical = self.acceptance.rate(method, -1, self.FIRST_CHANCE)
         for k in range(drafted + 1, limit + 1):  # steps in the cost may hide profit further on
             survive *= typical
             emitted += survive
-            ahead = max(ahead, emitted / (cost[k + 1] + k * step))
-        if drafted == 0 and ahead <= now and not probing:
-            self._silence(method)
-            return False
-        return ahead > now or (probing and drafted == 0)
+            if emitted - rate * (cost[k + 1] + (k - drafted) * step) > stop:
+                return True
+        if drafted == 0 and self._may_probe():
+            self._probing = method
+            return True
+        return False
 
-    def _step(self, method: str, one_token: float) -> float:
+    def _chances(self, draft: Draft) -> list[float]:
+        """Estimated probability of each draft token to be accepted, the ones before it being so."""
+        rate, method = self.acceptance.rate, draft.method
+        if draft.confidence:
+            return [rate(method, _confidence_bucket(c), c) for c in draft.confidence]
+        matches = (min(draft.match + i, 64) for i in range(len(draft)))
+        return [rate(method, _MATCH_BUCKETS[m], _MATCH_PRIORS[m]) for m in matches]
+
+    def _measures_plain(self) -> bool:
+        """The first decode of all is plain, so that it is known what drafting must beat."""
+        return self._fixed_width is None and not self.costs.frozen and self.costs.measured(1) is None
+
+    def _verify_costs(self, width: int) -> Sequence[float]:
+        if self._fixed_width is None:
+            return self.costs.table(width)
+        same = self.costs.measured(self._fixed_width) or 1.0  # every decode has the same rows
+        return [same] * (width + 1)
+
+    def _step(self, method: str) -> float:
         """Seconds that one draft token takes; before it was measured, a quarter of a target token."""
-        times = self._step_s.get(method)
-        return median(times) if times else 0.25 * one_token
+        times = self._steps.get(method)
+        return median(times) if times else 0.25 * self._verify_costs(1)[1]
 
-    def _silence(self, method: str) -> None:
-        first, last = self.PROBE_EVERY
-        wait = min(last, 2 * self._back_off.get(method, first // 2))
-        self._back_off[method] = self._wait[method] = wait
+    def _rate(self) -> float:
+        """Tokens per second: what the run does, and no less than what plain decoding would."""
+        plain = 1.0 / self._verify_costs(1)[1]
+        return max(plain, self._emitted / self._spent) if self._spent else plain
 
-    # -- learning -------------------------------------------------------------------------------
+    def _may_probe(self) -> bool:
+        return self._lost <= self.PROBE_SHARE * self._time
+
+    # -- learning ---------------------------------------------------------------------------------
 
     def observe(self, history: Sequence[int], cycle: Cycle) -> None:
         self.costs.learn(cycle.width, cycle.verify_s)
-        for method in self._wait:
-            self._wait[method] -= 1
-        if cycle.draft.confidence:
+        draft, verdict = cycle.draft, cycle.verdict
+        if draft.confidence:
             self._learn_neural(cycle)
+        spent = self._step(self._drafter) * self._drafted + self._verify_costs(cycle.width)[cycle.width]
+        self._drafted = 0
+        self._emitted = self._emitted * self.MEMORY + len(verdict.tokens)
+        self._spent = self._spent * self.MEMORY + spent
+        self._time += spent
+        if self._probing is not None:
+            self._lost += max(0.0, spent - len(verdict.tokens) * self._verify_costs(1)[1])
+            self._probing = None
         if self._shadow is not None and self._shadow.resolve(history, self.acceptance):
             self._shadow = None
 
     def _learn_neural(self, cycle: Cycle) -> None:
         draft, verdict = cycle.draft, cycle.verdict
-        self._step_s.setdefault(draft.method, deque(maxlen=9)).append(cycle.draft_s / len(draft))
+        if not self.costs.frozen:
+            self._steps.setdefault(draft.method, deque(maxlen=9)).append(cycle.draft_s / len(draft))
         for i in range(verdict.tested):
             accepted = i < verdict.accepted
-            self.acceptance.learn(draft.method, _confidence_bucket(draft.confidence[i]), accepted)
-            self.acceptance.learn(draft.method, -1, accepted)
-        if draft.method in self._back_off:
-            if verdict.accepted:
-                del self._back_off[draft.method]
-                self._wait[draft.method] = 0
-            else:
-                self._silence(draft.method)
+            self.acceptance.learn(draft.method, _confidence_bucket(draft.confidence[i]), float(accepted))
 
 
 class _Shadow:
@@ -284,7 +321,7 @@ class _Shadow:
         while self.compared < len(draft) and self.depth + self.compared < len(history):
             i = self.compared
             hit = draft.tokens[i] == history[self.depth + i]
-            acceptance.learn(draft.method, _MATCH_BUCKETS[min(draft.match + i, 64)], hit)
+            acceptance.learn(draft.method, _MATCH_BUCKETS[min(draft.match + i, 64)], float(hit))
             self.compared += 1
             if not hit:
                 return True

@@ -21,7 +21,9 @@ METHODS = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "draft-self", "draft-
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("target", type=Path)
     parser.add_argument("--draft", type=Path)
     parser.add_argument("--tokens", type=int, default=120)
@@ -32,7 +34,9 @@ def main() -> int:
     parser.add_argument("--methods", default="")
     parser.add_argument("--workloads", type=Path, default=Path(__file__).parent / "workloads.jsonl")
     args = parser.parse_args()
-    methods = args.methods.split(",") if args.methods else [m for m in METHODS if args.draft or m != "draft-model"]
+    methods = (
+        args.methods.split(",") if args.methods else [m for m in METHODS if args.draft or m != "draft-model"]
+    )
     flags = {
         "spec-type": ",".join(methods),
         "exact-width": args.width,
@@ -45,7 +49,9 @@ def main() -> int:
     settings = profiles.resolve(profiles.load("auto"), flags)
     accepted: Counter[str] = Counter()
     differing = 0
-    with Generator(Request(settings, args.target, args.draft), lambda s: print(s, file=sys.stderr)) as generator:
+    with Generator(
+        Request(settings, args.target, args.draft), lambda s: print(s, file=sys.stderr)
+    ) as generator:
         drafters = {d.method: d for d in generator.drafters}
         for line in args.workloads.read_text("utf-8").splitlines()[: args.first]:
             row = json.loads(line)

@@ -1,0 +1,77 @@
+"""The house stays as it is drawn: who may import whom, and how long a file may be."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent / "specli"
+FILES = sorted(p for p in ROOT.rglob("*.py"))
+
+# room: what it may import of specli, besides itself. A room is a package or a module at the top.
+_BASE = {"errors", "core"}
+_LIVE = {*_BASE, "paths", "settings", "profiles", "engine", "drafters", "chat", "assembly", "interrupts"}
+ROOMS: dict[str, set[str]] = {
+    "__init__": set(),
+    "errors": set(),
+    "core": {"errors"},
+    "paths": {"errors"},
+    "settings": {"errors"},
+    "profiles": {"errors", "paths", "settings"},
+    "interrupts": {"errors"},
+    "engine": {*_BASE, "paths"},
+    "drafters": {*_BASE, "engine"},
+    "chat": {*_BASE, "engine"},
+    "hub": {"errors", "paths", "engine"},
+    "assembly": _LIVE - {"assembly", "interrupts"},
+    "tune": {*_LIVE, "bench", "hub"},
+    "bench": {*_LIVE, "hub"},
+    "doctor": {*_LIVE, "hub"},
+    "export": {*_LIVE, "hub"},
+    "advise": {*_LIVE, "hub"},
+    "measure": {*_LIVE, "hub"},
+    "ui": {"errors", "core", "chat", "paths", "profiles", "settings", "interrupts"},
+}
+
+
+def room(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    """Full names of the modules a file imports, those inside functions included."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_run_one_way(path: Path) -> None:
+    here = room(path)
+    if here in ("cli", "__main__"):
+        return
+    assert here in ROOMS, f"{here} is a new room: draw it here and in docs/architecture.md"
+    used = {name.split(".")[1] for name in imports(path) if name.startswith("specli.")}
+    used = {name for name in used if (ROOT / name).is_dir() or (ROOT / f"{name}.py").exists()}
+    assert used <= {here, *ROOMS[here]}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_libraries_stay_in_their_rooms(path: Path) -> None:
+    used = {name.split(".")[0] for name in imports(path)}
+    if room(path) != "engine":
+        assert "llama_cpp" not in used
+    if room(path) not in ("ui", "cli"):
+        assert not used & {"rich", "prompt_toolkit", "typer"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_files_can_be_read_in_one_sitting(path: Path) -> None:
+    assert len(path.read_text("utf-8").splitlines()) <= 420
