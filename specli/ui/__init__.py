@@ -1,0 +1,1 @@
+"""What people see: the live figures, the chat loop. The one place for rich and prompt_toolkit."""

@@ -1,0 +1,263 @@
+"""The options that chat, run, bench and tune share, made from the one table of settings.
+
+A flag that is not given stays None, so the profile's value counts. What may be given, and within
+what bounds, is checked where the profile is.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+
+import typer
+from typer.core import TyperCommand
+
+from specli.errors import ModelFileError, UsageError
+from specli.settings import DEFAULT_PROFILE, KEYS, Key, Kind, Settings
+
+if TYPE_CHECKING:
+    from specli.assembly import Generator
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_ALIASES: Mapping[str, tuple[str, ...]] = {
+    "model": ("-m",),
+    "draft-model": ("--spec-draft-model", "-md"),
+    "system": ("-sys",),
+    "max-tokens": ("-n",),
+    "ctx-size": ("-c",),
+    "threads": ("-t",),
+    "threads-batch": ("-tb",),
+    "gpu-layers": ("-ngl",),
+    "spec-draft-ngl": ("-ngld",),
+    "flash-attn": ("-fa",),
+    "cache-type-k": ("-ctk",),
+    "cache-type-v": ("-ctv",),
+}
+"""llama.cpp's other spellings."""
+
+_TYPES: Mapping[Kind, Any] = {
+    "bool": bool, "int": int, "float": float, "text": str, "choice": str,
+    "types": list[str], "texts": list[str], "table": list[str],
+}  # fmt: skip
+_METAVARS: Mapping[str, str] = {
+    "int": "N", "float": "X", "text": "TEXT", "choice": "WORD", "types": "TYPE[,TYPE]",
+    "texts": "TEXT", "table": "TOKEN(+/-)X", "model": "MODEL", "draft-model": "MODEL", "exact-width": "W",
+}  # fmt: skip
+_PANELS = {"": "Model", "spec": "Speculation", "sampling": "Sampling", "engine": "Machine"}
+_OUTPUT = "Output"
+
+
+class Sections(TyperCommand):
+    """A command whose help lists options under headings, as plain text: nothing to unlearn in a pipe,
+    on a narrow terminal, or with a screen reader."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write one list for each heading, in the order in which they come."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None:
+                panel = getattr(param, "rich_help_panel", None)
+                argument = param.param_type_name == "argument"
+                panels.setdefault(panel or ("Arguments" if argument else "Options"), []).append(record)
+        for name, records in panels.items():
+            with formatter.section(name):
+                formatter.write_dl(records, col_max=26)
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the shared options said. `flags`: by attribute of Settings, None where not given."""
+
+    flags: Mapping[str, object]
+    profile: str
+    template_file: Path | None
+    raw: bool
+    quiet: bool
+    verbose: bool
+
+    def settings(self) -> Settings:
+        """Flags over profile over defaults. Raises UsageError for what cannot be meant together."""
+        from specli import profiles
+
+        settings = profiles.resolve(profiles.load(self.profile), self.flags)
+        if self.quiet and self.verbose:
+            raise UsageError("--quiet and --verbose contradict each other; leave one of them out")
+        if self.raw and self.template_file:
+            raise UsageError(
+                "--raw uses no chat template, so --chat-template-file cannot be honoured with it"
+            )
+        if self.raw and settings.system and settings.origin("system") == "flag":
+            raise UsageError(
+                "--raw has no turns, so --system cannot be honoured; put its text into the prompt"
+            )
+        return settings
+
+
+def open_generator(shared: Shared, settings: Settings, say: Callable[[str], None]) -> Generator:
+    """Find the files and load. `say` gets each notice."""
+    from specli.hub import resolve_model
+
+    # What can be seen wrong without the library is said before it is loaded.
+    model = resolve_model(settings.model)
+    draft = resolve_model(settings.draft_model) if settings.draft_model else None
+    if draft is None and "auto" in settings.types:
+        from specli.shelf import unasked_draft
+
+        draft = unasked_draft(model, say, offer=not shared.quiet)
+    template = _read_template(shared.template_file) if shared.template_file else None
+
+    from specli.assembly import Generator, Request
+    from specli.engine.backend import set_verbose
+
+    set_verbose(shared.verbose)
+    generator = Generator(Request(settings, model, draft, template), say)
+    try:
+        _check_system(generator, shared, say)
+    except BaseException:
+        generator.close()
+        raise
+    return generator
+
+
+def is_raw(generator: Generator, shared: Shared) -> bool:
+    """Whether text is completed instead of messages answered."""
+    return shared.raw or not generator.prompter.has_template
+
+
+def _check_system(generator: Generator, shared: Shared, say: Callable[[str], None]) -> None:
+    settings = generator.settings
+
+    def notice(text: str) -> None:
+        generator.notices.append(text)
+        say(text)
+
+    if not generator.prompter.has_template and not shared.raw:
+        if settings.system and settings.origin("system") == "flag":
+            raise UsageError(
+                f"{generator.model.name} has no chat template, so --system cannot be honoured; "
+                "give --chat-template-file, or put its text into the prompt"
+            )
+        notice(
+            f"{generator.model.name} has no chat template: it continues your text instead of answering it "
+            "(--chat-template-file gives it one)"
+        )
+    if settings.system and is_raw(generator, shared):
+        notice(f"the system message of profile {settings.profile} is left out: raw text has no turns")
+
+
+def _read_template(path: Path) -> str:
+    try:
+        return path.expanduser().read_text("utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not a text file"
+        raise ModelFileError(f"--chat-template-file {path}: {reason}") from error
+
+
+# -- the decorator ------------------------------------------------------------------------------
+
+
+def shared_options(command: Command) -> Command:
+    """Give a command, which takes `shared: Shared`, all the shared options in its signature."""
+    hints = get_type_hints(command, include_extras=True)
+    own = [
+        p.replace(annotation=hints.get(p.name, p.annotation), kind=inspect.Parameter.KEYWORD_ONLY)
+        for p in inspect.signature(command).parameters.values()
+        if p.name != "shared"
+    ]
+    keys = [key for key in KEYS if key.flag]
+
+    @wraps(command)
+    def with_options(**given: Any) -> Any:
+        flags = {key.attribute: given.pop(key.attribute) for key in keys}
+        rest = {name: given.pop(name) for name in _SWITCHES}
+        return command(shared=Shared(flags, **rest), **given)
+
+    parameters = [*own, *(_option(key) for key in keys), *_switches()]
+    with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {p.name: p.annotation for p in parameters}
+    return with_options  # type: ignore[return-value]
+
+
+def _option(key: Key) -> inspect.Parameter:
+    names = [*_ALIASES.get(key.name, ()), key.flag]
+    if key.kind == "bool":
+        plain = key.flag[2:]
+        names[-1] += f"/--{plain[3:]}" if plain.startswith("no-") else f"/--no-{plain}"
+    option = typer.Option(
+        *names,
+        help=_help(key),
+        metavar=_METAVARS.get(key.name) or _METAVARS.get(key.kind),
+        show_default=False,
+        rich_help_panel=_PANELS["engine" if key.name == "parallel" else key.section],
+    )
+    return _parameter(key.attribute, _TYPES[key.kind] | None, option, None)
+
+
+def _help(key: Key) -> str:
+    """What it is, what it may be, what it is if not given."""
+    text = key.help[:1].upper() + key.help[1:]
+    if key.choices or (key.kind in ("int", "float") and key.name != "parallel"):
+        text += f": {_bounds(key)}"
+    if key.kind == "texts" or key.kind == "table":
+        text += " (may be given several times)"
+    elif key.default is not None and key.kind != "bool":
+        shown = ",".join(key.default) if isinstance(key.default, tuple) else key.default
+        text += f" [{shown}]"
+    elif key.unset and key.unset != "none":
+        text += f" [{key.unset}]"
+    return text
+
+
+def _bounds(key: Key) -> str:
+    """As the key says, but without an upper bound that nobody would reach."""
+    if key.low is None or key.high is None or key.high < 100_000:
+        return key.bounds
+    words = f"{key.low:.10g} or more"
+    return words if key.automatic is None else f"{words}, or {key.automatic} for automatic"
+
+
+_SWITCHES = ("profile", "template_file", "raw", "quiet", "verbose")
+
+
+def _switches() -> list[inspect.Parameter]:
+    model = _PANELS[""]
+    return [
+        _parameter(
+            "profile",
+            str,
+            typer.Option(
+                "--profile", metavar="NAME|FILE", rich_help_panel=model, show_default=False,
+                help=f"Where all that is not given comes from (specli profiles list) [{DEFAULT_PROFILE}]",
+            ),
+            DEFAULT_PROFILE,
+        ),
+        _parameter(
+            "template_file",
+            Path | None,
+            typer.Option(
+                "--chat-template-file", metavar="FILE", rich_help_panel=model,
+                help="A Jinja chat template to use instead of the model's own",
+            ),
+            None,
+        ),
+        _switch("raw", "--raw", model, "Use no chat template: continue the text as it is"),
+        _switch("quiet", "-q", "--quiet", _OUTPUT, "No figures and no notices; errors only"),
+        _switch("verbose", "-v", "--verbose", _OUTPUT, "Print the library's log, and where an error came from"),
+    ]  # fmt: skip
+
+
+def _switch(name: str, *rest: str) -> inspect.Parameter:
+    *names, panel, text = rest
+    return _parameter(name, bool, typer.Option(*names, rich_help_panel=panel, help=text), False)
+
+
+def _parameter(name: str, kind: Any, option: Any, default: object) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
+    )

@@ -1,0 +1,74 @@
+"""Ctrl-C and termination as a flag that the loop looks at between cycles, so nothing said is lost."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+from specli.errors import Interrupted
+
+TERMINATED = 128 + int(signal.SIGTERM)
+"""Exit code after SIGTERM; after SIGINT it is that of KeyboardInterrupt, 130."""
+
+
+class Interrupts:
+    """While entered, the first SIGINT or SIGTERM makes `stop()` true; a second one raises.
+
+    The second SIGINT raises KeyboardInterrupt, the second SIGTERM Interrupted (143). The handlers
+    from before are back afterwards. A signal that was ignored stays ignored (`nohup`, `&` in scripts).
+    """
+
+    def __init__(self) -> None:
+        self._received: signal.Signals | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def stop(self) -> bool:
+        """Whether to stop at the next chance."""
+        return self._received is not None
+
+    @property
+    def exit_code(self) -> int | None:
+        """130 or 143 once stopped, None before."""
+        return None if self._received is None else 128 + int(self._received)
+
+    @property
+    def terminated(self) -> bool:
+        """Whether it was SIGTERM: then the program is to end, not just the answer."""
+        return self._received == signal.SIGTERM
+
+    def __enter__(self) -> Interrupts:
+        if threading.current_thread() is threading.main_thread():  # only there can handlers be set
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while self._before:
+            number, handler = self._before.popitem()
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._received is None:
+            self._received = signal.Signals(number)
+        elif number == signal.SIGTERM:
+            raise Interrupted("terminated", TERMINATED)
+        else:
+            raise KeyboardInterrupt
+
+
+def end_on_sigterm() -> None:
+    """Outside of answers, too, SIGTERM ends the program in order: Interrupted (143) is raised."""
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        raise Interrupted("terminated", TERMINATED)
+
+    if (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    ):
+        signal.signal(signal.SIGTERM, handle)

@@ -1,0 +1,123 @@
+"""What the terminal can show, and how wide things are there."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+_FALLBACKS = {"·": "-", "×": "x", "…": "...", "→": "->", "–": "-", "›": ">", "±": "+-"}
+RESET = "\x1b[0m"
+DIM, BOLD, RED, UNDERLINE = "2", "1", "31", "4"
+CYAN, GREEN, MAGENTA = "36", "32", "35"  # these can be read on dark and on light backgrounds
+
+
+def tolerant(stream: TextIO | None) -> None:
+    """Let the stream print "?" for what its encoding lacks, instead of failing."""
+    reconfigure = getattr(stream, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="replace")
+
+
+def with_fallbacks(text: str, stream: TextIO | None) -> str:
+    """`text` as the stream's encoding can carry it: our own symbols in ASCII where they are not in it."""
+    if text.isascii():
+        return text
+    try:
+        text.encode(getattr(stream, "encoding", None) or "ascii")
+        return text
+    except (UnicodeEncodeError, LookupError):
+        for symbol, plain in _FALLBACKS.items():
+            text = text.replace(symbol, plain)
+        return text
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether someone looks on. False for a stream that is closed or not there."""
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:
+        return False
+
+
+def can_move(stream: TextIO | None) -> bool:
+    """Whether the cursor can be moved there."""
+    return is_terminal(stream) and os.environ.get("TERM", "xterm" if os.name == "nt" else "dumb") != "dumb"
+
+
+def has_colour(stream: TextIO | None) -> bool:
+    """Whether to use colours: a capable terminal, and NO_COLOR is not set."""
+    return can_move(stream) and not os.environ.get("NO_COLOR")
+
+
+def styled(text: str, *codes: str, on: bool = True) -> str:
+    """`text` in the given SGR codes; bare where `on` is false."""
+    return f"\x1b[{';'.join(codes)}m{text}{RESET}" if on and codes and text else text
+
+
+def columns(stream: TextIO) -> int:
+    """Width of the terminal in cells; 80 where unknown."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError):
+        return 80
+
+
+def cells(text: str) -> int:
+    """How many cells `text`, without control characters, takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def column_after(text: str, column: int, width: int) -> int:
+    """Where the cursor stands after writing `text` from `column`: cells from the left edge, `width`
+    where the last cell of a row was just filled and the terminal has not yet wrapped."""
+    if "\n" in text:
+        text, column = text[text.rfind("\n") + 1 :], 0
+    if text.isascii() and "\t" not in text:
+        total = column + len(text)
+        return (total - 1) % width + 1 if total else 0
+    for char in text:
+        if char == "\t":
+            column = min(width - 1, (column // 8 + 1) * 8)
+            continue
+        wide = cells(char)
+        column = wide if column + wide > width else column + wide
+    return column
+
+
+def fold(segments: list[str], width: int, separator: str = " · ") -> list[str]:
+    """Segments joined into as few lines of at most `width` cells as they need."""
+    lines: list[str] = []
+    for segment in segments:
+        joined = f"{lines[-1]}{separator}{segment}" if lines else segment
+        if lines and cells(joined) <= width:
+            lines[-1] = joined
+        else:
+            lines.append(segment)
+    return lines
+
+
+@contextmanager
+def no_echo(stream: TextIO | None = None) -> Iterator[None]:
+    """While an answer streams, keys pressed are not shown in the middle of it. Ctrl-C still works."""
+    stream = sys.stdin if stream is None else stream
+    if os.name == "nt" or not is_terminal(stream):
+        yield
+        return
+    import termios
+
+    handle = stream.fileno()
+    before = termios.tcgetattr(handle)
+    quiet = termios.tcgetattr(handle)
+    quiet[3] &= ~termios.ECHO
+    termios.tcsetattr(handle, termios.TCSADRAIN, quiet)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(handle, termios.TCSADRAIN, before)
