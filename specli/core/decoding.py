@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from specli.core.noise import Noise
 from specli.core.pacing import FixedPacer, Pacer
 from specli.core.sampling import SamplingParams, distribution
-from specli.core.types import NO_DRAFT, Cycle, Draft, Drafter, LanguageModel
+from specli.core.types import NO_DRAFT, Cycle, Distribution, Draft, Drafter, LanguageModel, Logits
 from specli.core.verification import verify
 
 
@@ -34,7 +34,9 @@ class Rules:
     coupled: bool = False
 
 
-def sync(model: LanguageModel, tokens: Sequence[int], chunk: int, stop: Callable[[], bool] = lambda: False) -> bool:
+def sync(
+    model: LanguageModel, tokens: Sequence[int], chunk: int, stop: Callable[[], bool] = lambda: False
+) -> bool:
     """Bring the cache to hold exactly `tokens`, keeping the longest common prefix.
 
     Decodes the rest in pieces of `chunk`. Returns False if `stop()` said so between two of them; the
@@ -80,14 +82,17 @@ def decode(
     yielded, so the caller may close the generator at any time.
     """
     pacer = pacer or FixedPacer()
+    pacer.begin()
     noise = Noise(rules.seed)
     left = rules.max_tokens
+    reserved = (rules.exact_width or 1) - 1  # what padding needs, so that every method ends at one place
     end = clock()
     while True:
         began, depth = end, len(history) - 1
-        room = target.n_ctx - depth
-        if left == 0 or room < (rules.exact_width or 1):
+        room = target.n_ctx - depth - reserved  # tokens that can still be said
+        if left == 0 or room < 1:
             return
+        asked = clock()  # what the caller did since the last cycle is nobody's drafting
         limit = min(rules.exact_width or target.max_rows, room, room if left is None else left) - 1
         draft = propose(drafters, history, limit, pacer)
         drafted = clock()
@@ -98,14 +103,10 @@ def decode(
         rows = target.decode(tokens, rows=len(tokens))
         verified = clock()
 
-        verdict = verify(
-            draft,
-            lambda i: distribution(rows[i], rules.sampling.window(history, draft.tokens[:i]), rules.sampling),
-            noise,
-            len(history),
-            rules.ends,
-            rules.coupled,
-        )
+        def law(i: int, rows: Logits = rows, draft: Draft = draft) -> Distribution:
+            return distribution(rows[i], rules.sampling.window(history, draft.tokens[:i]), rules.sampling)
+
+        verdict = verify(draft, law, noise, len(history), rules.ends, rules.coupled)
         history.extend(verdict.tokens)
         target.rewind(len(history) - 1)
 
@@ -116,10 +117,12 @@ def decode(
             finish = "stop"
         elif left == 0:
             finish = "length"
-        elif target.n_ctx - (len(history) - 1) < (rules.exact_width or 1):
+        elif len(verdict.tokens) == room:
             finish = "context"
         end = clock()
-        cycle = Cycle(draft, verdict, len(tokens), depth, drafted - began, verified - drafted, end - began, finish)
+        cycle = Cycle(
+            draft, verdict, len(tokens), depth, drafted - asked, verified - drafted, end - began, finish
+        )
         pacer.observe(history, cycle)
         for drafter in drafters:
             drafter.commit(history, cycle)

@@ -9,8 +9,6 @@ speculative decoding" (2024).
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,7 +17,8 @@ from specli.core.types import Distribution
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _MUL_1, _MUL_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_S27, _S30, _S31, _S11 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(11)
+_S12, _S27, _S30, _S31 = np.uint64(12), np.uint64(27), np.uint64(30), np.uint64(31)
+_UNIT = 2.0**-52  # the top 52 bits and a half, times this: exact, and never 0 or 1
 
 
 def _mix(x: int) -> int:
@@ -45,7 +44,7 @@ class Noise:
 
     def uniform(self, position: int) -> float:
         """A number in (0, 1) for one accept-or-reject at `position`."""
-        return ((derive(self._key, position, 1) >> 11) + 0.5) * 2.0**-53
+        return ((derive(self._key, position, 1) >> 12) + 0.5) * _UNIT
 
     def gumbel(self, position: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """Independent standard Gumbel noise, one number for each token of `ids`, shape (n,)."""
@@ -59,9 +58,9 @@ class Noise:
             x ^= x >> _S27
             x *= _MUL_2
             x ^= x >> _S31
-        u = (x >> _S11).astype(np.float64)
+        u = (x >> _S12).astype(np.float64)
         u += 0.5
-        u *= 2.0**-53
+        u *= _UNIT
         return -np.log(-np.log(u))  # type: ignore[no-any-return]
 
     def choose(self, p: Distribution, position: int) -> int:
@@ -76,6 +75,3 @@ def entropy_seed() -> int:
     import secrets
 
     return secrets.randbelow(2**31)
-
-
-assert math.log(1 - 2.0**-54) <= 0  # u never rounds to 1, where the outer log would have no value

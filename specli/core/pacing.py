@@ -25,6 +25,10 @@ from specli.core.types import NO_DRAFT, Cycle, Draft
 class Pacer(Protocol):
     """Decides the length of drafts."""
 
+    def begin(self) -> None:
+        """A new answer starts."""
+        ...
+
     def choose(self, draft: Draft, depth: int) -> Draft:
         """As much of a finished `draft` as pays; `depth` is the length of the history."""
         ...
@@ -40,6 +44,9 @@ class Pacer(Protocol):
 
 class FixedPacer:
     """Every draft as long as the drafter and its limit make it."""
+
+    def begin(self) -> None:
+        pass
 
     def choose(self, draft: Draft, depth: int) -> Draft:
         return draft
@@ -93,7 +100,8 @@ class Costs:
     def _estimates(self, width: int) -> list[float]:
         known = {w: median(t) for w, t in self._times.items()}
         one = known.get(1) or self._one_token(known)
-        scales = sorted((w, (t / one - 1.0) / (self._relative(w) - 1.0)) for w, t in known.items() if w > 1)
+        above = {w: self._relative(w) - 1.0 for w in known if w > 1}
+        scales = sorted((w, (known[w] / one - 1.0) / c) for w, c in above.items() if c > 0.0)
         out = [0.0, one]
         for w in range(2, width + 1):
             scale = _between(w, scales) if scales else 1.0
@@ -187,8 +195,12 @@ class ProfitPacer:
     MEMORY = 0.98  # of the running rate: about 50 cycles
     FIRST_CHANCE = 0.7  # acceptance of a draft token before anything is known
 
-    def __init__(self, costs: Costs, fixed_width: int | None = None) -> None:
+    def __init__(
+        self, costs: Costs, fixed_width: int | None = None, steps: Mapping[str, float] | None = None
+    ) -> None:
+        """`steps`: what a draft token is known to cost, by method, relative to one of the target's."""
         self.costs = costs
+        self._known_steps = steps or {}
         self.acceptance = Acceptance()
         self._fixed_width = fixed_width
         self._shadow: _Shadow | None = None
@@ -196,7 +208,11 @@ class ProfitPacer:
         self._emitted, self._spent = 0.0, 0.0  # of the latest cycles, for the rate
         self._time, self._lost = 0.0, 0.0  # of all cycles; lost by probes
         self._probing: str | None = None
-        self._drafter, self._drafted = "", 0  # tokens a neural drafter drafted in this cycle, verified or dropped
+        self._drafter, self._drafted = "", 0  # what a neural drafter drafted in this cycle, used or not
+
+    def begin(self) -> None:
+        self._shadow = None  # it foretold another answer
+        self._probing, self._drafted = None, 0
 
     # -- how long ---------------------------------------------------------------------------------
 
@@ -212,6 +228,8 @@ class ProfitPacer:
                 self.acceptance.learn(draft.method, -1, chance)
             if self._probing is not None:
                 return draft.first(1)  # enough to learn from
+        if draft.q is not None:  # dropping tokens for what was drawn would bias what is proposed
+            return draft
         cost, rate = self._verify_costs(len(chances) + 1), self._rate()
         best, best_worth = 0, 1.0 - rate * cost[1]
         emitted, survive = 1.0, 1.0
@@ -268,9 +286,9 @@ class ProfitPacer:
         return [same] * (width + 1)
 
     def _step(self, method: str) -> float:
-        """Seconds that one draft token takes; before it was measured, a quarter of a target token."""
+        """Seconds that one draft token takes; before that is known, a quarter of a target token."""
         times = self._steps.get(method)
-        return median(times) if times else 0.25 * self._verify_costs(1)[1]
+        return median(times) if times else self._known_steps.get(method, 0.25) * self._verify_costs(1)[1]
 
     def _rate(self) -> float:
         """Tokens per second: what the run does, and no less than what plain decoding would."""

@@ -2,7 +2,7 @@
 
 The order is llama.cpp's default one: logit bias, penalties, top-k, typical, top-p, min-p,
 temperature. Temperature comes last, so the truncations see the model's own probabilities.
-Temperature 0 leaves one token.
+Temperature 0 leaves one token: the most probable of those that the truncations left.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specli.core.types import Distribution
 
-_BLOCK = 64
+_GROUP = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +52,15 @@ class SamplingParams:
         return [*(history if n < 0 else history[-n:]), *draft]
 
 
-def distribution(
-    logits: NDArray[np.float32], context: Sequence[int], params: SamplingParams
-) -> Distribution:
+def distribution(logits: NDArray[np.float32], context: Sequence[int], params: SamplingParams) -> Distribution:
     """The target distribution after `context`. `logits`, shape (n_vocab,), is left as it is."""
     if params.logit_bias or params.penalised:
         logits = _adjusted(logits, context, params)
-    if params.temp <= 0.0:
+    if params.temp <= 0.0 and params.typical_p >= 1.0:  # no other truncation drops the most probable
         return Distribution.one_hot(int(np.argmax(logits)))
     ids, x = _truncated(logits, params)
-    if len(ids) == 1:
-        return Distribution.one_hot(int(ids[0]))
+    if len(ids) == 1 or params.temp <= 0.0:
+        return Distribution.one_hot(int(ids[int(np.argmax(x))]))
     probs = np.exp((x - x.max()) / params.temp)
     probs /= probs.sum()
     if not probs.all():  # what underflows to zero is not in the support
@@ -105,33 +103,34 @@ def _truncated(
         keep = ~np.isneginf(x)
         ids, x = ids[keep], x[keep]
     if params.typical_p < 1.0:
-        keep = _typical(x, params.typical_p)
-        ids, x = ids[keep], x[keep]
+        at = _typical(x, params.typical_p)
+        ids, x = ids[at], x[at]
     if params.top_p < 1.0:
-        keep = _nucleus(x, params.top_p)
-        ids, x = ids[keep], x[keep]
+        at = _nucleus(x, params.top_p)
+        ids, x = ids[at], x[at]
     if params.min_p > 0.0:
         keep = x >= x.max() + math.log(params.min_p)
         ids, x = ids[keep], x[keep]
     return ids, x
 
 
-def top_k_ids(logits: NDArray[np.float32], k: int) -> NDArray[np.int64]:
-    """Ids of the `k` largest logits, ascending; of equals at the border the lowest ids.
+def top_k_ids(values: NDArray[Any], k: int) -> NDArray[np.int64]:
+    """Indices of the `k` largest of `values`, ascending; of equals at the border the lowest ones.
 
-    The k-th largest of the block maxima is a bound that at least k logits reach, and few more do:
-    one cheap pass over the vocabulary instead of a sort.
+    Cut into groups, the k-th largest of the groups' maxima is a bound that at least k values reach,
+    and few more do: two cheap passes over the vocabulary instead of a sort. A group is every
+    (n / 64)-th value, because maxima over such columns are taken many at a time.
     """
-    n = len(logits)
-    whole = n - n % _BLOCK
-    maxima = logits[:whole].reshape(-1, _BLOCK).max(axis=1)
-    if len(maxima) > k:
-        bound = np.partition(maxima, len(maxima) - k)[len(maxima) - k]
-        ids = np.flatnonzero(logits >= bound)
+    n = len(values)
+    groups = n // _GROUP
+    if groups > k:
+        maxima = values[: groups * _GROUP].reshape(_GROUP, groups).max(axis=0)
+        bound = np.partition(maxima, groups - k)[groups - k]
+        ids = np.flatnonzero(values >= bound)
     else:
         ids = np.arange(n)
     if len(ids) > k:
-        best = np.argsort(-logits[ids], kind="stable")[:k]
+        best = np.argsort(-values[ids], kind="stable")[:k]
         ids = np.sort(ids[best])
     return ids
 
@@ -142,20 +141,30 @@ def _softmax(x: NDArray[np.float64]) -> NDArray[np.float64]:
     return e
 
 
-def _nucleus(x: NDArray[np.float64], top_p: float) -> NDArray[Any]:
+def _nucleus(x: NDArray[np.float64], top_p: float) -> NDArray[np.int64]:
     """Indices of the fewest most probable tokens whose probabilities reach `top_p`
     (Holtzman et al. 2020), ascending."""
-    p = _softmax(x)
-    order = np.argsort(-p, kind="stable")
-    size = int(np.searchsorted(np.cumsum(p[order]), top_p)) + 1
-    return np.sort(order[:size])
+    return _first_to_reach(top_p, x, _softmax(x), "left")
 
 
-def _typical(x: NDArray[np.float64], typical_p: float) -> NDArray[Any]:
-    """Indices of the tokens whose surprise is nearest the entropy, up to mass `typical_p`
-    (Meister et al. 2022), ascending."""
+def _typical(x: NDArray[np.float64], typical_p: float) -> NDArray[np.int64]:
+    """Indices of the tokens whose surprise is nearest the entropy, the fewest of more than
+    `typical_p` probability (Meister et al. 2022), ascending."""
     p = _softmax(x)
     surprise = -np.log(np.maximum(p, 1e-300))
-    order = np.argsort(np.abs(surprise - float((p * surprise).sum())), kind="stable")
-    size = int(np.searchsorted(np.cumsum(p[order]), typical_p)) + 1
-    return np.sort(order[:size])
+    return _first_to_reach(typical_p, -np.abs(surprise - float((p * surprise).sum())), p, "right")
+
+
+def _first_to_reach(
+    mass: float, values: NDArray[np.float64], probs: NDArray[np.float64], side: Literal["left", "right"]
+) -> NDArray[np.int64]:
+    """Indices of the fewest largest `values` whose `probs` sum to `mass` ("left") or to more than it
+    ("right"), ascending. Sorts no more than it must: hundreds of values are enough as a rule."""
+    k = 512
+    while True:
+        ids = top_k_ids(values, k)
+        order = np.argsort(-values[ids], kind="stable")
+        size = int(np.searchsorted(np.cumsum(probs[ids][order]), mass, side)) + 1
+        if size <= len(ids) or len(ids) == len(values):
+            return np.sort(ids[order[:size]])
+        k *= 16

@@ -25,8 +25,12 @@ class TableModel:
         self, table: NDArray[np.float32], order: int = 1, n_ctx: int = 4096, max_rows: int = 64
     ) -> None:
         rows, n_vocab = table.shape
+        if order < 1:
+            raise ValueError(f"the order must be at least 1, not {order}")
         if rows != n_vocab**order:
-            raise ValueError(f"a table of order {order} over {n_vocab} tokens has {n_vocab**order} rows, not {rows}")
+            raise ValueError(
+                f"a table of order {order} over {n_vocab} tokens has {n_vocab**order} rows, not {rows}"
+            )
         self.table = table.astype(np.float32)
         self.order = order
         self._n_ctx = n_ctx
@@ -73,12 +77,15 @@ class TableModel:
             raise ValueError(f"{len(tokens)} tokens do not fit behind {len(self._tokens)} of {self._n_ctx}")
         if not 0 <= rows <= min(len(tokens), self._max_rows):
             raise ValueError(f"{rows} rows of {len(tokens)} tokens")
+        if len(tokens) and not 0 <= min(tokens) <= max(tokens) < self.n_vocab:
+            raise ValueError(f"a token of {list(tokens)} is not one of the {self.n_vocab} known")
         self.decoded += len(tokens)
         self._out.fill(np.nan)  # rows of the decode before are gone
         first = len(self._tokens) + len(tokens) - rows
         self._tokens.extend(tokens)
         for i in range(rows):
-            self._out[i] = self.row(self._tokens[: first + i + 1])
+            end = first + i + 1
+            self._out[i] = self.row(self._tokens[max(0, end - self.order) : end])
         return self._out[:rows]
 
     def rewind(self, length: int) -> int:

@@ -1,0 +1,127 @@
+"""What drafters with a network of their own have in common: one token after another, as long as it pays.
+
+At temperature 0 they propose the most probable token. Above it they may sample as the target is
+sampled, and hand over the distribution q they drew from, so that verification can accept with
+min(1, p/q); or still propose the most probable token, which for a peaked target is accepted more
+often. Which of the two is measured. In exact mode they draw with the target's own noise, so that they
+agree with it whenever their distributions are alike.
+
+A draft may end only for reasons known before its next token was drawn: dropping a token for what it
+turned out to be would bend the distribution that q claims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specli.core.noise import Noise
+from specli.core.pacing import Pacer
+from specli.core.sampling import SamplingParams, distribution
+from specli.core.types import NO_DRAFT, Cycle, Distribution, Draft
+
+Row = NDArray[np.float32]
+_DRAFT_STREAM = 1  # of the noise: what the drafter draws must not decide what the target accepts
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """How the target is sampled in this answer, for drafters that sample alike."""
+
+    sampling: SamplingParams = field(default_factory=lambda: SamplingParams(temp=0.0))
+    seed: int = 0
+    coupled: bool = False
+
+
+@dataclass(slots=True)
+class _Record:
+    """Acceptance of first draft tokens, proposed in one way."""
+
+    accepted: float = 0.0
+    tested: float = 0.0
+
+    def rate(self) -> float:
+        return (self.accepted + 0.5) / (self.tested + 1.0)
+
+
+class NeuralDrafter:
+    """The chain of draft tokens. A subclass names its `method` and gives the rows.
+
+    `n_max`: most tokens of a draft; `n_min`: shorter drafts are dropped; `p_min`: a draft ends before a
+    token whose best candidate the drafter gives less than that.
+    """
+
+    method = ""
+    TRY_OTHER = 24  # cycles after which the way of proposing that does worse is tried again
+
+    def __init__(self, pacer: Pacer, n_max: int, n_min: int, p_min: float) -> None:
+        self._pacer = pacer
+        self._n_max, self._n_min, self._p_min = n_max, n_min, p_min
+        self.speak(Voice())
+
+    def speak(self, voice: Voice) -> None:
+        """Draft for an answer that is sampled like this."""
+        self._voice = voice
+        self._noise = Noise(voice.seed, 0 if voice.coupled else _DRAFT_STREAM)
+        self._sampled, self._greedy = _Record(), _Record()
+        self._drafts = 0
+
+    def _samples(self) -> bool:
+        """Whether this draft is sampled. Depends on past cycles only."""
+        if self._voice.sampling.temp <= 0.0:
+            return False
+        if self._voice.coupled:
+            return True
+        better = self._sampled.rate() >= self._greedy.rate()
+        return better != (self._drafts % self.TRY_OTHER == self.TRY_OTHER - 1 or self._drafts == 1)
+
+    def _chain(
+        self, history: Sequence[int], limit: int, start: Callable[[], Row], extend: Callable[[int], Row]
+    ) -> Draft:
+        """Draft up to `limit` tokens. `start()`: the row after `history`; `extend(token)`: the row after one
+        more token. Rows may be views that die with the next."""
+        limit = min(limit, self._n_max)
+        if limit < max(1, self._n_min) or not self._pacer.goes_on(self.method, (), limit):
+            return NO_DRAFT
+        sampled = self._samples()
+        self._drafts += 1
+        tokens: list[int] = []
+        laws: list[Distribution] = []
+        confidence: list[float] = []
+        row = start()
+        while True:
+            best = int(np.argmax(row))
+            top = float(1.0 / np.exp(row - row[best]).sum())
+            if top < self._p_min:
+                break
+            if sampled:
+                window = self._voice.sampling.window(history, tokens)
+                law = distribution(row, window, self._voice.sampling)
+                token = self._noise.choose(law, len(history) + len(tokens))
+                laws.append(law)
+                top = float(law.probs.max())
+            else:
+                token = best
+            tokens.append(token)
+            confidence.append(top)
+            if not self._pacer.goes_on(self.method, confidence, limit):
+                break
+            row = extend(token)
+        q = tuple(laws) if sampled and not self._voice.coupled else None
+        if not tokens or (q is None and len(tokens) < self._n_min):
+            return NO_DRAFT  # a sampled draft stays: its length hangs on what was drawn
+        return Draft(tuple(tokens), self.method, q, confidence=tuple(confidence))
+
+    def _learn(self, cycle: Cycle) -> None:
+        """Which way of proposing was accepted how often."""
+        if cycle.draft.method != self.method or not cycle.verdict.tested or self._voice.coupled:
+            return
+        record = self._greedy if cycle.draft.q is None else self._sampled
+        record.accepted = 0.98 * record.accepted + (cycle.verdict.accepted > 0)
+        record.tested = 0.98 * record.tested + 1.0
+
+    def close(self) -> None:
+        """What drafts belongs to whoever opened it."""
