@@ -266,6 +266,7 @@ class Settings:
     self_size_n: int = _key("spec", "int", 2, _MATCH + " (draft-self)", 1, 1024)
     self_size_m: int = _key("spec", "int", 64, _DRAFT + " (draft-self)", 1, 1024)
     self_min_hits: int = _key("spec", "int", 1, _HITS + " (draft-self)", 1, 1024)
+    same_vocab: bool = _key("spec", "bool", False, "refuse a draft model of another vocabulary", flag="--same-vocab")
     fixed: bool = _key("spec", "bool", False, "always draft the full length, without pacing", flag="--fixed")
     exact: bool = _key("spec", "bool", False, "fixed width: the same tokens whoever drafts", flag="--exact")
     exact_width: int = _key("spec", "int", 4, "rows a decode; implies exact", 2, 64, flag="--exact-width")

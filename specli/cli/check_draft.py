@@ -1,0 +1,232 @@
+"""`specli check-draft`: may this draft serve this target, and why (not)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from specli.errors import UsageError
+
+if TYPE_CHECKING:
+    from specli.engine.fit import Fit
+    from specli.pairing import PairFigures
+    from specli.settings import Settings
+
+DOES_NOT_FIT = 3
+"""Exit code where the draft does not fit, or `--scan` finds none that does."""
+
+
+def check_draft(
+    target: Annotated[
+        str, typer.Argument(help="The model to be made faster, as -m takes it", show_default=False)
+    ],
+    draft: Annotated[
+        str | None, typer.Argument(help="The smaller model that would draft for it", show_default=False)
+    ] = None,
+    scan: Annotated[bool, typer.Option("--scan", help="Rank the models on this disk as drafts")] = False,
+    scan_dir: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--scan-dir", metavar="DIR", help="Rank those in DIR too (may be repeated)", show_default=False
+        ),
+    ] = None,
+    same_vocab: Annotated[
+        bool, typer.Option("--same-vocab", help="Refuse a draft of another vocabulary, whatever they share")
+    ] = False,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Load both and measure what it brings on this machine")
+    ] = False,
+    profile: Annotated[
+        str | None,
+        typer.Option("--profile", metavar="NAME|FILE", help="Measure with this profile's machine settings"),
+    ] = None,
+    temp: Annotated[
+        float | None,
+        typer.Option("--temp", metavar="X", help="Temperature to measure at (0)", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object")] = False,
+) -> int:
+    """Say whether DRAFT can draft for TARGET, and why (not); exit 0 if it fits, 3 if not."""
+    scanning = scan or bool(scan_dir)
+    if scanning and draft is not None:
+        raise UsageError("--scan looks for a draft, so DRAFT cannot be given with it; leave one of them out")
+    if not scanning and draft is None:
+        raise UsageError("give a DRAFT to check, or --scan to rank those on the disk")
+    if scanning and measure:
+        raise UsageError("--measure is for one draft; take one that --scan ranks first")
+    if not measure and (profile is not None or temp is not None):
+        raise UsageError("--profile and --temp say how to measure; add --measure, or leave them out")
+
+    from specli.hub import resolve_model
+
+    model = resolve_model(target)
+    if scanning:
+        return _scan(model, scan_dir or [], same_vocab, as_json)
+    assert draft is not None
+    from specli.engine.fit import check_fit
+
+    settings = _settings(profile, temp) if measure else None
+    fit = check_fit(model, resolve_model(draft), same_vocab)
+    figures = None
+    if settings is not None and fit.verdict != "does-not-fit":
+        from specli.pairing import measure as measure_pair
+
+        figures = measure_pair(fit.target, fit.draft, settings, _say)
+    if as_json:
+        _print_json(_as_json(fit, figures))
+    else:
+        _print(fit, figures)
+    return DOES_NOT_FIT if fit.verdict == "does-not-fit" else 0
+
+
+def _settings(profile: str | None, temp: float | None) -> Settings:
+    from specli import profiles
+
+    given = profiles.load(profile) if profile else profiles.load()
+    return profiles.resolve(given, {"temp": 0.0 if temp is None else temp})
+
+
+def _say(line: str) -> None:
+    from specli.ui.terminal import with_fallbacks
+
+    if sys.stderr is not None:
+        print(with_fallbacks(f"specli: {line}", sys.stderr), file=sys.stderr, flush=True)
+
+
+def _print_json(content: object) -> None:
+    typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
+
+
+# -- one draft -------------------------------------------------------------------------------------
+
+
+def _as_json(fit: Fit, figures: PairFigures | None) -> dict[str, Any]:
+    return {
+        "verdict": fit.verdict,
+        "reasons": [
+            {"check": f.check, "target": f.target, "draft": f.draft, "ok": f.ok, "note": f.note}
+            for f in fit.findings
+        ],
+        "target": str(fit.target),
+        "draft": str(fit.draft),
+        "shared_tokens": fit.share,
+        "parameter_ratio": fit.weight_ratio,
+        "byte_ratio": fit.size_ratio,
+        "expected": None if figures is None else _expected(figures),
+    }
+
+
+def _expected(f: PairFigures) -> dict[str, Any]:
+    from specli.advise import advice
+
+    return {
+        "speedup": f.speedup,
+        "pays": f.pays,
+        "best_length": f.best_length,
+        "acceptance": f.acceptance,
+        "per_position": list(f.agreement),
+        "break_even": f.break_even,
+        "cost_ratio": f.cost_ratio,
+        "target_token_s": f.widths[0],
+        "draft_token_s": f.draft_s,
+        "width_costs": [seconds / f.widths[0] for seconds in f.widths],
+        "by_length": [f.speedup_at(k) for k in range(1, len(f.widths))],
+        "tokens": f.tokens,
+        "temperature": f.temp,
+        "spread": f.spread,
+        "advice": advice(f),
+    }
+
+
+_WORDS = {"fits": "fits", "fits-with-notes": "fits, with notes", "does-not-fit": "does not fit"}
+
+
+def _print(fit: Fit, figures: PairFigures | None) -> None:
+    from specli.engine.memory import gib
+
+    _echo(f"{fit.draft.name} as a draft for {fit.target.name}: {_WORDS[fit.verdict]}")
+    for finding in fit.findings:
+        if finding.note:
+            _echo(f"  {'note' if finding.ok else 'NO  '}  {finding.check}: {finding.note}")
+    _echo("")
+    rows = [("", "target", "draft")]
+    for finding in fit.findings:
+        show = gib if finding.check == "bytes" else _shown
+        rows.append((finding.check, show(finding.target), show(finding.draft)))  # type: ignore[arg-type]
+    rows.append(
+        ("ratio", "1", f"{fit.weight_ratio:.2f} of the parameters, {fit.size_ratio:.2f} of the bytes")
+    )
+    widths = [max(len(row[i]) for row in rows) for i in range(2)]
+    for row in rows:
+        _echo(f"  {row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]}".rstrip())
+    if figures is not None:
+        _print_figures(figures)
+    elif fit.verdict != "does-not-fit":
+        _echo("")
+        _echo("What it brings on this machine: specli check-draft --measure")
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and value >= 1_000_000:
+        return f"{value / 1e9:.2f} billion" if value >= 1e9 else f"{value / 1e6:.0f} million"
+    return " ".join(str(value).split())
+
+
+def _print_figures(f: PairFigures) -> None:
+    from specli.advise import advice
+
+    _echo("")
+    _echo("Measured on this machine:")
+    agreed = "  ".join(f"{i}: {rate:.0%}" for i, rate in enumerate(f.agreement, 1))
+    _echo(f"  accepted by position   {agreed}")
+    _echo(f"  one token              target {1e3 * f.widths[0]:.1f} ms, draft {1e3 * f.draft_s:.1f} ms")
+    costs = "  ".join(f"{i}: {s / f.widths[0]:.2f}" for i, s in enumerate(f.widths, 1))
+    _echo(f"  verify, by width       {costs}")
+    speeds = "  ".join(f"{k}: {f.speedup_at(k):.2f}" for k in range(1, len(f.widths)))
+    _echo(f"  speed, by draft length {speeds}")
+    _echo("")
+    for line in advice(f):
+        _echo(line)
+
+
+def _echo(line: str) -> None:
+    from specli.chat.text import safe_for_terminal
+    from specli.ui.terminal import with_fallbacks
+
+    print(safe_for_terminal(with_fallbacks(line, sys.stdout)))
+
+
+# -- those on the disk -----------------------------------------------------------------------------
+
+
+def _scan(target: Path, more: list[Path], same_vocab: bool, as_json: bool) -> int:
+    from specli.shelf import folders, rank
+
+    missing = [str(path) for path in more if not path.expanduser().is_dir()]
+    if missing:
+        raise UsageError(f"--scan-dir {missing[0]}: no such directory")
+    more = [path.expanduser() for path in more]
+    ranked = rank(target, more, same_vocab)
+    fitting = [fit for fit in ranked if fit.verdict != "does-not-fit"]
+    if as_json:
+        _print_json({"target": str(target), "drafts": [_as_json(fit, None) for fit in ranked]})
+        return 0 if fitting else DOES_NOT_FIT
+    if not ranked:
+        places = ", ".join(str(folder.path) for folder in folders(more)) or "no folder of models"
+        _echo(f"No smaller model than {target.name} found (looked in {places}).")
+        _echo("`specli models pull user/repo` fetches one; --scan-dir DIR looks in another place.")
+        return DOES_NOT_FIT
+    for fit in ranked:
+        notes = [f.note for f in fit.findings if f.note and (f.ok or fit.verdict == "does-not-fit")]
+        _echo(f"{_WORDS[fit.verdict]:16}  {fit.size_ratio:5.2f} of the size  {fit.draft}")
+        for note in notes[:2]:
+            _echo(f"{'':16}  {note}")
+    return 0 if fitting else DOES_NOT_FIT

@@ -1,0 +1,47 @@
+"""`specli doctor`: what works on this machine; exit 1 if something is broken."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+
+def doctor(
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "-m", "--model", metavar="MODEL", help="The model to try things with", show_default=False
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object")] = False,
+) -> int:
+    """Look at library, devices, memory and paths, and try with a model what chat and run rely on."""
+    from specli.chat.text import safe_for_terminal
+    from specli.doctor import examine
+    from specli.errors import SpecliError
+    from specli.hub import resolve_model
+    from specli.ui.terminal import with_fallbacks
+
+    def say(line: str) -> None:
+        if sys.stderr is not None:
+            print(with_fallbacks(f"specli: {line}", sys.stderr), file=sys.stderr, flush=True)
+
+    try:
+        path = resolve_model(model)
+    except SpecliError:
+        if model is not None:
+            raise
+        path = None  # no default, no demo model: the rest can be looked at all the same
+    report = examine(path, say)
+    if as_json:
+        rows = [{"check": c.name, "state": c.state, "said": c.said} for c in report.checks]
+        typer.echo(json.dumps({"ok": not report.broken, "checks": rows}, indent=2, ensure_ascii=False))
+        return int(report.broken)
+    width = max(len(check.name) for check in report.checks)
+    for check in report.checks:
+        line = f"{check.state:6}  {check.name:{width}}  {check.said}"
+        print(safe_for_terminal(with_fallbacks(line, sys.stdout)))
+    return int(report.broken)

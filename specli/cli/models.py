@@ -1,0 +1,157 @@
+"""`specli models`: what lies on the disk, what could draft for what; fetch one, choose the default."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from specli.errors import UsageError
+
+if TYPE_CHECKING:
+    from specli.shelf import Shelved
+
+app = typer.Typer(help="List the models on this disk, fetch one, choose the default.", rich_markup_mode=None)
+
+_MODEL = Annotated[
+    str, typer.Argument(metavar="MODEL", help="user/repo[:quant] on Hugging Face", show_default=False)
+]
+
+
+@app.callback(invoke_without_command=True)
+def list_models(
+    ctx: typer.Context,
+    dirs: Annotated[
+        list[Path] | None,
+        typer.Option("--dir", metavar="DIR", help="Look in DIR too (may be repeated)", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON")] = False,
+) -> None:
+    """List the models in specli's, Hugging Face's, llama.cpp's and LM Studio's folders and in the config's
+    `models.dirs`, with what is inside and which could draft for which."""
+    if ctx.invoked_subcommand is not None:
+        if dirs or as_json:
+            raise UsageError(
+                f"--dir and --json belong to the list, not to `specli models {ctx.invoked_subcommand}`"
+            )
+        return
+    more = [path.expanduser() for path in dirs or ()]
+    missing = [str(path) for path in more if not path.is_dir()]
+    if missing:
+        raise UsageError(f"--dir {missing[0]}: no such directory")
+    from specli.shelf import drafts_for, models
+
+    found = models(more)
+    drafts = {each.path: drafts_for(each, found) for each in found}
+    if as_json:
+        rows = [_as_json(each, drafts[each.path]) for each in found]
+        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+    elif found:
+        _print(found, drafts)
+    else:
+        _print_none(more)
+
+
+@app.command()
+def pull(reference: _MODEL) -> None:
+    """Fetch a model from Hugging Face into its cache; prints the file. What was begun is gone on with."""
+    from specli.download import fetch
+    from specli.engine.gguf import read_header
+    from specli.hub import split_reference
+
+    asked = split_reference(reference)
+    if asked is None:
+        raise UsageError(f"{reference}: pull takes user/repo[:quant], as on Hugging Face")
+    path = fetch(*asked)
+    read_header(path)  # a damaged file is found now, not at the first use
+    _echo(str(path))
+
+
+@app.command()
+def default(
+    reference: Annotated[
+        str | None, typer.Argument(metavar="[MODEL]", help="As -m takes it", show_default=False)
+    ] = None,
+    clear: Annotated[bool, typer.Option("--clear", help="Have no default model any more")] = False,
+) -> None:
+    """Print the model that is used without -m, or make MODEL that one."""
+    from specli.config import load_config, set_default
+    from specli.hub import resolve_model
+
+    if clear and reference is not None:
+        raise UsageError("MODEL and --clear contradict each other; leave one of them out")
+    if clear:
+        set_default(None)
+        return
+    if reference is None:
+        _echo(load_config().default or str(resolve_model(None)))
+        return
+    path = resolve_model(reference)
+    named = reference if not Path(reference).expanduser().exists() else str(path.absolute())
+    place = set_default(named)
+    print(f"specli: the default model is {named} now (in {place})", file=sys.stderr)
+
+
+# -- the list --------------------------------------------------------------------------------------
+
+
+def _as_json(each: Shelved, drafts: Sequence[Shelved]) -> dict[str, Any]:
+    header = each.header
+    return {
+        "name": each.name,
+        "path": str(each.path),
+        "folder": each.folder,
+        "problem": each.problem,
+        "architecture": header.architecture if header else None,
+        "family": each.family or None,
+        "size_label": header.size_label if header else None,
+        "parameters": each.n_params or None,
+        "bytes": each.n_bytes or None,
+        "quantisation": header.file_type if header else None,
+        "context_length": header.context_length if header else None,
+        "heads": each.heads or None,
+        "drafts": [str(draft.path) for draft in drafts],
+    }
+
+
+def _print(found: Sequence[Shelved], drafts: dict[Path, list[Shelved]]) -> None:
+    folder = ""
+    width = min(60, max(len(each.name) for each in found))
+    for each in found:
+        if each.folder != folder:
+            folder = each.folder
+            _echo(f"{folder}:")
+        _echo(f"  {each.name:{width}}  {_about(each)}")
+        for draft in drafts[each.path]:
+            _echo(f"  {'':{width}}  {draft.name} could draft for it")
+
+
+def _about(each: Shelved) -> str:
+    if each.header is None:
+        return each.problem or ""
+    params = f"{each.n_params / 1e9:.1f}B" if each.n_params >= 1e9 else f"{each.n_params / 1e6:.0f}M"
+    parts = [params, f"{each.n_bytes / 1e9:.2f} GB", each.header.file_type or "?", each.family]
+    if each.heads == "mtp":
+        parts.append("prediction heads inside (--spec-type draft-mtp)")
+    elif each.heads:
+        parts.append(f"only a draft head ({each.heads}), no model of its own")
+    return ", ".join(part for part in parts if part)
+
+
+def _print_none(more: Sequence[Path]) -> None:
+    from specli.shelf import folders
+
+    places = ", ".join(str(folder.path) for folder in folders(more))
+    _echo(f"No models found{f' in {places}' if places else ''}.")
+    _echo("`specli models pull user/repo` fetches one; name your own folders as models.dirs in config.toml.")
+
+
+def _echo(line: str) -> None:
+    from specli.chat.text import safe_for_terminal
+    from specli.ui.terminal import with_fallbacks
+
+    print(safe_for_terminal(with_fallbacks(line, sys.stdout)))
