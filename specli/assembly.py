@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,23 +10,32 @@ from types import TracebackType
 
 from specli.chat.answer import Answer
 from specli.chat.conversation import Prompter
-from specli.core.decoding import Rules
+from specli.core.decoding import Rules, common_prefix
 from specli.core.noise import derive, entropy_seed
 from specli.core.pacing import CPU_SHAPE, GPU_SHAPE, Costs, FixedPacer, Pacer, ProfitPacer
 from specli.core.sampling import SamplingParams
-from specli.core.types import Drafter
+from specli.core.types import Drafter, LanguageModel
+from specli.costs import costs_key, recall_costs
 from specli.drafters.history import HistoryDrafter
 from specli.drafters.model import ModelDrafter
+from specli.drafters.mtp import MtpDrafter
 from specli.drafters.ngram import NgramMapK, NgramMapK4V, NgramSimple
+from specli.drafters.translate import Translated
 from specli.engine import backend, context
-from specli.engine.compat import require_fit
+from specli.engine.compat import MIN_SHARE, compare_vocabularies, require_fit, shared_tokens
 from specli.engine.context import Context, ContextParams
 from specli.engine.exact import remembered_self_test
-from specli.engine.memory import default_ctx_size
+from specli.engine.fit import require_model
+from specli.engine.gguf import Header, read_header
+from specli.engine.memory import Load, available_bytes, default_ctx_size, require_memory
 from specli.engine.model import Model, ModelParams
+from specli.engine.mtp import Heads
+from specli.engine.nextn import FileHeads, file_heads
+from specli.engine.opening import snapshot_rows
 from specli.engine.template import ChatTemplate
-from specli.errors import SpecliError, UsageError
+from specli.errors import ModelFileError, SpecliError, UsageError
 from specli.profiles import Settings
+from specli.tuned import Tuned, Watch
 
 _NGRAM: dict[str, type[NgramSimple] | type[NgramMapK] | type[HistoryDrafter]] = {
     "ngram-simple": NgramSimple,
@@ -40,12 +49,15 @@ _CPU_CHUNK = 128  # tokens of a prompt between two looks at Ctrl-C: about a seco
 @dataclass(frozen=True, slots=True)
 class Request:
     """What to load: settings, the target's file, the draft's (or None), a template to use instead of
-    the model's own."""
+    the model's own. `ignore_end`: answers go on past end tokens. `tuned`: the measured profile that the
+    settings are from."""
 
     settings: Settings
     model: Path
     draft: Path | None = None
     template: str | None = None
+    ignore_end: bool = False
+    tuned: Tuned | None = None
 
 
 class Generator:
@@ -59,6 +71,8 @@ class Generator:
         self._say = say
         self._stack = ExitStack()
         self._answers = 0
+        self._last_answer: Answer | None = None
+        self._watch = Watch(request.tuned) if request.tuned is not None else None
         seed = self.settings.seed
         self.seeded = seed is not None
         self.seed: int = entropy_seed() if seed is None else seed
@@ -69,32 +83,76 @@ class Generator:
             raise
 
     def _notice(self, text: str) -> None:
-        self.notices.append(text)
-        self._say(text)
+        if text not in self.notices:
+            self.notices.append(text)
+            self._say(text)
 
     # -- loading --------------------------------------------------------------------------------
 
     def _load(self) -> None:
         s = self.settings
         self._threads = s.threads or backend.physical_cores()
-        self.model = self._open_model(self.request.model, s.gpu_layers)
         self.on_gpu = backend.supports_gpu_offload() and s.gpu_layers != 0
         self.chunk = s.batch_size if self.on_gpu else min(_CPU_CHUNK, s.batch_size)
+        self._look_for_heads()
+        self._wanted = self._loaded = self._methods()
+        self._check_memory()
+        self.model = self._open_model(self.request.model, s.gpu_layers, load_mtp=self._heads_inside)
         unused = backend.unused_gpu()
         if unused:
             self._notice(unused)
-        self.target = self._open_context(self.model, self._ctx_size(self.model), self._rows())
+        self.target = self._open_context(self.model, self._ctx_size(self.model.header), self._rows())
         self.template = self._open_template()
         self.prompter = Prompter(self.model.vocab, self.template)
+        self.ends: Container[int] = () if self.request.ignore_end else self.model.vocab.ends
         self.draft_model: Model | None = None
-        self.pacer = self._open_pacer()
-        self.drafters = self._open_drafters()
+        self.draft_cache: Context | None = None
+        self._translated: Translated | None = None
+        self._heads_at_work: Heads | None = None
+        self._rollback_problem = self.target.rollback_problem() if self._wanted else None
+        self.stored_costs = recall_costs(costs_key(self.target, self.on_gpu))
+        self._cast()
         if s.fixed_width is not None:
             reason, _ = remembered_self_test(self.target, s.fixed_width, self.chunk)
             if reason:
                 raise UsageError(f"--exact cannot be kept with {self.model.name} here: {reason}")
 
-    def _open_model(self, path: Path, gpu_layers: int | None) -> Model:
+    def _look_for_heads(self) -> None:
+        """What the files hold of prediction heads; a file of heads alone is no target."""
+        self._heads: FileHeads = file_heads(read_header(self.request.model))
+        if self._heads.heads_only:
+            raise ModelFileError(
+                f"{self._heads.name} holds only the prediction heads of a model: give the whole model as "
+                "--model, and this file as --draft-model"
+            )
+        draft = self.request.draft
+        found = file_heads(read_header(draft)) if draft is not None else None
+        self._draft_heads = found if found is not None and found.heads_only else None
+
+    @property
+    def _heads_inside(self) -> bool:
+        """Whether the heads that draft are in the target's own file."""
+        return "draft-mtp" in self._wanted and self._draft_heads is None
+
+    def _check_memory(self) -> None:
+        """Refuse with the figures now what would die in the middle of an answer."""
+        s = self.settings
+        target = read_header(self.request.model)
+        n_ctx = self._ctx_size(target)
+        loads = [self._load_of(target, n_ctx, self._rows(), s.gpu_layers)]
+        drafts = {"auto", "draft-model"} & set(s.types) or s.origin("draft-model") == "flag"
+        if self.request.draft is not None and drafts:
+            loads.append(self._load_of(read_header(self.request.draft), n_ctx, 1, s.spec_draft_ngl))
+        gpus = [d for d in backend.devices() if d.kind in ("gpu", "igpu")] if self.on_gpu else []
+        require_memory(loads, available_bytes(), sum(d.memory_free for d in gpus))
+
+    def _load_of(self, header: Header, n_ctx: int, rows: int, gpu_layers: int | None) -> Load:
+        s = self.settings
+        on_gpu = (-1 if gpu_layers is None else gpu_layers) if self.on_gpu else 0
+        n_ubatch = max(rows, min(512, self.chunk))
+        return Load(header, n_ctx, n_ubatch, rows, s.cache_type_k, s.cache_type_v, on_gpu)
+
+    def _open_model(self, path: Path, gpu_layers: int | None, load_mtp: bool = False) -> Model:
         s = self.settings
         trial = backend.TrialSettings(
             threads=self._threads,
@@ -111,32 +169,41 @@ class Generator:
         )
         if verdict.notice:
             self._notice(verdict.notice)
-        params = ModelParams(-1 if gpu_layers is None else gpu_layers, verdict.use_extra_bufts)
+        params = ModelParams(-1 if gpu_layers is None else gpu_layers, verdict.use_extra_bufts, load_mtp)
         return self._stack.enter_context(Model(path, params))
 
     def _rows(self) -> int:
         if self.settings.fixed_width is not None:
             return self.settings.fixed_width
-        return 1 if self.settings.types == ("none",) else context.MAX_ROWS
+        return context.MAX_ROWS if self._wanted else 1
 
-    def _ctx_size(self, model: Model) -> int:
+    def _ctx_size(self, header: Header) -> int:
         s = self.settings
-        return s.ctx_size or default_ctx_size(model.header, s.cache_type_k, s.cache_type_v)
+        return s.ctx_size or default_ctx_size(header, s.cache_type_k, s.cache_type_v)
 
     def _open_context(self, model: Model, n_ctx: int, rows: int) -> Context:
         s = self.settings
-        n_batch = max(rows, self.chunk)
+        is_target = model is self.model
+        snapshots = 0
+        if (
+            is_target and model.takes_snapshots and rows > 1
+        ):  # each row can be gone back to, at a state's cost
+            rows = s.fixed_width or min(rows, snapshot_rows(model.header, available_bytes()))
+            snapshots = rows - 1
+        n_batch = max(rows + 1, self.chunk)
         params = ContextParams(
             n_ctx=n_ctx,
             n_batch=n_batch,
-            n_ubatch=max(rows, min(512, n_batch)),
+            n_ubatch=max(rows + 1, min(512, n_batch)),
             max_rows=rows,
             threads=self._threads,
             threads_batch=s.threads_batch or self._threads,
             flash_attn=s.flash_attn,
             type_k=s.cache_type_k,
             type_v=s.cache_type_v,
-            swa_full=s.swa_full,
+            swa_full=s.swa_full or not is_target,  # drafts are cut too often for the small one
+            snapshots=snapshots,
+            hidden=is_target and "draft-mtp" in self._wanted,
         )
         return self._stack.enter_context(Context(model, params))
 
@@ -145,33 +212,59 @@ class Generator:
         if source is None:
             return None
         vocab = self.model.vocab
-        bos, eos = (vocab.piece(t, special=True).decode("utf-8", "replace") if t >= 0 else "" for t in (vocab.bos, vocab.eos))
+        bos, eos = (
+            vocab.piece(t, special=True).decode("utf-8", "replace") if t >= 0 else ""
+            for t in (vocab.bos, vocab.eos)
+        )
         return ChatTemplate(source, bos, eos)
+
+    def _cast(self) -> None:
+        """A pacer and drafters that know nothing yet."""
+        self.pacer = self._open_pacer()
+        self.drafters = self._open_drafters()
 
     def _open_pacer(self) -> Pacer:
         if self.settings.fixed:
             return FixedPacer()
-        costs = Costs(GPU_SHAPE if self.on_gpu else CPU_SHAPE, frozen=self.seeded)
-        return ProfitPacer(costs, self.settings.fixed_width)
+        stored = self.stored_costs
+        shape = stored.shape if stored else GPU_SHAPE if self.on_gpu else CPU_SHAPE
+        costs = Costs(shape, frozen=self.seeded)
+        return ProfitPacer(costs, self.settings.fixed_width, self._known_steps())
+
+    def _known_steps(self) -> dict[str, float]:
+        """What a draft token costs relative to the target's, by method, as far as it was measured."""
+        draft = self.request.draft
+        if self.stored_costs is None or draft is None:
+            return {}
+        step = self.stored_costs.step(read_header(draft).fingerprint)
+        return {} if step is None else {"draft-model": step}
 
     def _open_drafters(self) -> list[Drafter]:
         drafters: list[Drafter] = []
-        for method in self._methods():
+        if self._rollback_problem and self._wanted:
+            self._notice(f"speculation is off: {self._rollback_problem}")
+            return []
+        for method in self._wanted:
             if method in _NGRAM:
                 sizes = self.settings.ngram(method)
                 drafters.append(_NGRAM[method](sizes.size_n, sizes.size_m, sizes.min_hits))
             elif method == "draft-model" and self.settings.draft_n_max > 0:
                 drafters.append(self._open_model_drafter())
+            elif method == "draft-mtp" and self.settings.draft_n_max > 0:
+                drafters.append(self._open_mtp_drafter())
         return drafters
 
     def _methods(self) -> list[str]:
         """The types asked for, `auto` spelled out, without those whose need is not met."""
         s = self.settings
         methods: list[str] = []
+        own = ["draft-mtp"] if self._draft_heads or self._heads.problem is None else []
+        second = ["draft-model"] if self.request.draft and not self._draft_heads else []
         for method in s.types:
-            methods += ["draft-self", *(["draft-model"] if self.request.draft else [])] if method == "auto" else [method]
-        if self.request.draft and s.origin("draft-model") == "flag" and s.origin("types") != "flag":
-            methods.append("draft-model")
+            methods += ["draft-self", *own, *second] if method == "auto" else [method]
+        chosen = s.origin("types") == "flag" or self.request.tuned is not None
+        if self.request.draft and s.origin("draft-model") == "flag" and not chosen:
+            methods += second or own
         methods = list(dict.fromkeys(m for m in methods if m != "none"))
         for method in list(methods):
             lack = self._lacks(method)
@@ -185,21 +278,99 @@ class Generator:
     def _lacks(self, method: str) -> str | None:
         if method == "draft-model" and self.request.draft is None:
             return "it needs a smaller model of the same family, --draft-model MODEL"
+        if method == "draft-model" and self._draft_heads is not None:
+            return f"{self._draft_heads.name} holds prediction heads, no model; use it with --spec-type draft-mtp"
         if method == "draft-mtp":
-            return f"{self.model.name} has no prediction heads (no nextn layers in the file)"
+            return (self._draft_heads or self._heads).problem
         return None
 
     def _open_model_drafter(self) -> Drafter:
         s = self.settings
-        assert self.request.draft is not None
-        self.draft_model = self._open_model(self.request.draft, s.spec_draft_ngl)
-        check = require_fit(self.model.vocab, self.draft_model.vocab, self.model.name, self.draft_model.name)
-        if check.note:
-            self._notice(f"{self.draft_model.name}: {check.note}")
-        cache = self._open_context(self.draft_model, self.target.n_ctx, 1)
+        if self.draft_cache is None:
+            self.draft_cache = self._open_draft_cache()
+        model: LanguageModel = self._translated or self.draft_cache
+        fits = self._translated.fits if self._translated else None
         return ModelDrafter(
-            cache, self.pacer, check.shared, s.draft_n_max, s.draft_n_min, s.draft_p_min, self.chunk
+            model, self.pacer, self._shared, s.draft_n_max, s.draft_n_min, s.draft_p_min, self.chunk, fits
         )
+
+    def _open_draft_cache(self) -> Context:
+        draft = self.request.draft
+        assert draft is not None
+        require_model(self.request.model, draft)
+        self.draft_model = self._open_model(draft, self.settings.spec_draft_ngl)
+        check = compare_vocabularies(self.model.header, self.draft_model.header)
+        if check.problem is None:
+            if check.note:
+                self._notice(f"{self.draft_model.name}: {check.note}")
+            self._shared = check.shared
+            return self._open_context(self.draft_model, self.target.n_ctx, 1)
+        if self.settings.same_vocab:
+            require_fit(self.model, self.draft_model)
+        return self._open_translated(self.draft_model)
+
+    def _open_translated(self, draft: Model) -> Context:
+        """A draft of another vocabulary: it proposes what both know."""
+        vocab, theirs = self.model.vocab, draft.vocab
+        common = shared_tokens(vocab, theirs)
+        if common.share < MIN_SHARE:
+            require_fit(self.model, draft)
+        self._notice(
+            f"{draft.name} has another vocabulary than {self.model.name}: it proposes the {common.n_shared} "
+            f"tokens that both know, {100 * common.share:.0f}% of its own"
+        )
+
+        def spell(token: int) -> list[int]:
+            return [] if vocab.is_control(token) else theirs.tokenize(vocab.piece(token))
+
+        cache = self._open_context(draft, self.target.n_ctx, 1)
+        self._translated = Translated(cache, common.to_draft, spell)
+        self._shared = vocab.n_tokens
+        return cache
+
+    def _open_mtp_drafter(self) -> Drafter:
+        s = self.settings
+        if self._heads_at_work is None:
+            self._heads_at_work = self._open_heads()
+        n_vocab = self._head_vocab
+        return MtpDrafter(
+            self._heads_at_work, self.pacer, n_vocab, s.draft_n_max, s.draft_n_min, s.draft_p_min
+        )
+
+    def _open_heads(self) -> Heads:
+        model = None
+        self._head_vocab = self.model.vocab.n_tokens
+        if self._draft_heads is not None:
+            assert self.request.draft is not None
+            model = self._open_model(self.request.draft, self.settings.spec_draft_ngl, load_mtp=True)
+            self._head_vocab = require_fit(self.model, model).shared
+            self.draft_model = model
+        return self._stack.enter_context(Heads(self.target, self.target.params, model))
+
+    # -- starting over --------------------------------------------------------------------------
+
+    def reset(self, settings: Settings | None = None, keep: Sequence[int] = ()) -> None:
+        """As if just loaded: empty caches, drafters and a pacer that know nothing, the first seed again.
+
+        `settings`: others from now on. Only who drafts and how may differ from those loaded with; raises
+        UsageError for a method that was not loaded. `keep`: a prompt that the target's cache need not
+        forget.
+        """
+        if settings is not None:
+            self.settings = settings
+            self._wanted = self._methods()
+            missing = [method for method in self._wanted if method not in self._loaded]
+            if missing:
+                raise UsageError(f"{missing[0]} was not loaded with {self.model.name}")
+        kept = common_prefix(self.target.tokens, keep)
+        if kept:
+            self.target.rewind(kept)
+        else:
+            self.target.clear()
+        if self.draft_cache is not None:
+            self.draft_cache.clear()
+        self._answers = 0
+        self._cast()
 
     # -- what there is --------------------------------------------------------------------------
 
@@ -234,7 +405,7 @@ class Generator:
             ),
             seed=seed,
             max_tokens=s.max_tokens,
-            ends=self.model.vocab.ends,
+            ends=self.ends,
             exact_width=s.fixed_width,
             coupled=s.fixed_width is not None,
         )  # fmt: skip
@@ -244,7 +415,9 @@ class Generator:
         for name, bias in self.settings.logit_bias.items():
             tokens = [int(name)] if name.isdigit() else self.model.vocab.tokenize(name, special=True)
             if len(tokens) != 1 or not 0 <= tokens[0] < self.model.vocab.n_tokens:
-                raise UsageError(f"--logit-bias {name}: not one token of {self.model.name}; give a token's number or text")
+                raise UsageError(
+                    f"--logit-bias {name}: not one token of {self.model.name}; give a token's number or text"
+                )
             out[tokens[0]] = bias
         return out
 
@@ -263,10 +436,21 @@ class Generator:
             )
         rules = self.rules()
         self._answers += 1
-        return Answer(
+        self.look_back()
+        self._last_answer = Answer(
             self.target, list(prompt), self.drafters, rules, self.pacer, self.model.vocab,
             self.settings.stop, self.chunk, stop,
         )  # fmt: skip
+        return self._last_answer
+
+    def look_back(self) -> None:
+        """Notice, once, if the last answer's drafts were accepted far less often than the tuned profile
+        measured."""
+        answer, self._last_answer = self._last_answer, None
+        if answer is not None and self._watch is not None:
+            line = self._watch.fold(answer.stats.by_method)
+            if line:
+                self._notice(line)
 
     # -- closing --------------------------------------------------------------------------------
 

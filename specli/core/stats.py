@@ -35,6 +35,8 @@ class Stats:
     _tested_at: list[int] = field(default_factory=list)
     _accepted_at: list[int] = field(default_factory=list)
     _plain: list[float] = field(default_factory=list)
+    _drafted_tokens: int = 0  # emitted by cycles with a draft, and the time of those without, looking left out
+    _undrafted_s: float = 0.0
 
     def fold(self, cycle: Cycle, plain_width: int = 1) -> None:
         """Add one cycle. `plain_width`: the width that plain decoding would have in this mode."""
@@ -48,6 +50,11 @@ class Stats:
         self.total_s += cycle.total_s
         self.finish = cycle.finish
         self.widths[cycle.width] += 1
+        if self.cycles > 1:
+            if draft.tokens:
+                self._drafted_tokens += len(verdict.tokens)
+            else:
+                self._undrafted_s += cycle.total_s - cycle.draft_s
         if cycle.width == plain_width and self.cycles > 1:  # the first decode warms up
             self._plain.append(cycle.verify_s)
         if draft.tokens:
@@ -104,11 +111,14 @@ class Stats:
     def speedup(self, plain_token_s: float | None = None) -> float | None:
         """What plain decoding would have taken over what it took, first cycle left out.
 
-        `plain_token_s`: seconds of one plain decode where this answer measured none itself.
+        A cycle without a draft would have taken plain decoding the same, but for the time spent looking
+        for one. `plain_token_s`: seconds of one plain decode where this answer measured none itself.
         """
+        time = self.total_s - self.first_s
+        if self.cycles < 2 or time <= 0.0:
+            return None
         plain = self.plain_token_s if self._plain else plain_token_s
-        rate = self.tokens_per_second
-        if plain is None or rate is None:
+        if plain is None and self._drafted_tokens:
             return None
         outside = max(0.0, self.total_s - self.verify_s - self.draft_s) / self.cycles
-        return rate * (plain + outside)
+        return (self._undrafted_s + self._drafted_tokens * ((plain or 0.0) + outside)) / time

@@ -48,11 +48,12 @@ OLDEST_VERSION = "0.3.36"
 API = (
     "llama_backend_init", "llama_batch_free", "llama_batch_init", "llama_context_default_params",
     "llama_decode", "llama_free", "llama_get_logits", "llama_get_memory", "llama_init_from_model",
-    "llama_log_callback", "llama_log_set", "llama_memory_clear", "llama_memory_seq_pos_min",
+    "llama_log_callback", "llama_log_set", "llama_memory_clear", "llama_memory_seq_pos_max",
     "llama_memory_seq_rm", "llama_model_chat_template", "llama_model_default_params", "llama_model_free",
     "llama_model_get_vocab", "llama_model_is_hybrid", "llama_model_is_recurrent",
     "llama_model_load_from_file", "llama_model_n_ctx_train", "llama_model_n_embd",
-    "llama_model_n_layer_nextn", "llama_model_n_params", "llama_model_n_swa", "llama_model_size",
+    "llama_model_n_embd_out", "llama_model_n_layer_nextn", "llama_model_n_params", "llama_model_n_swa",
+    "llama_model_size",
     "llama_n_ctx", "llama_n_rs_seq", "llama_print_system_info", "llama_state_seq_get_data_ext",
     "llama_state_seq_get_size_ext", "llama_state_seq_set_data_ext", "llama_supports_gpu_offload",
     "llama_token", "llama_token_to_piece", "llama_tokenize", "llama_vocab_bos", "llama_vocab_eos",
@@ -63,8 +64,8 @@ API = (
 FIELDS = {
     "llama_model_params": ("load_mtp", "n_gpu_layers", "use_extra_bufts", "vocab_only"),
     "llama_context_params": (
-        "flash_attn_type", "n_batch", "n_ctx", "n_outputs_max", "n_rs_seq", "n_threads", "n_threads_batch",
-        "n_ubatch", "swa_full", "type_k", "type_v",
+        "ctx_other", "ctx_type", "flash_attn_type", "n_batch", "n_ctx", "n_outputs_max", "n_rs_seq",
+        "n_threads", "n_threads_batch", "n_ubatch", "swa_full", "type_k", "type_v",
     ),
 }  # fmt: skip
 

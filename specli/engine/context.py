@@ -1,14 +1,10 @@
-"""The cache of one conversation: decode, and take back.
-
-This is the one place that rolls a cache back, and it knows what each kind of cache can do.
-"""
+"""The cache of one conversation: decode, and take back."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
 from types import TracebackType
 from typing import Any
 
@@ -16,68 +12,67 @@ import numpy as np
 
 from specli.core.types import Logits
 from specli.engine import backend
+from specli.engine.hidden import Follower, HiddenRows, copied, extension
 from specli.engine.model import Model
-from specli.errors import EngineError, MemoryShortage, UsageError
+from specli.engine.opening import (
+    CACHE_TYPES,
+    FLASH,
+    MAX_ROWS,
+    ContextParams,
+    cache_type,
+    check_params,
+    open_handle,
+)
+from specli.engine.rollback import Memory, Rollback
+from specli.errors import EngineError
 
-FLASH = {"auto": -1, "off": 0, "on": 1}
-MAX_ROWS = 64
-CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
+__all__ = [
+    "CACHE_TYPES",
+    "FLASH",
+    "MAX_ROWS",
+    "Context",
+    "ContextParams",
+    "Rollback",
+    "cache_type",
+    "check_params",
+    "debugging",
+]
 
 
-def cache_type(name: str) -> int:
-    """The library's number for one of CACHE_TYPES."""
-    return int(getattr(backend.load_library(), f"GGML_TYPE_{name.upper()}"))
-
-
-class Rollback(Enum):
-    """How a cache drops its latest tokens."""
-
-    CUT = "cut"  # plain attention: any suffix goes
-    WINDOW = "window"  # sliding window: as deep as the window is still whole
-    SNAPSHOT = "snapshot"  # recurrent: within the latest decode, by the library's snapshots
-    CHECKPOINT = "checkpoint"  # recurrent without snapshots: saved before a draft, restored, replayed
-
-
-@dataclass(frozen=True, slots=True)
-class ContextParams:
-    """`n_ctx` tokens of cache; prompts in pieces of `n_batch`, computed `n_ubatch` at a time;
-    `max_rows` logits of one decode; `threads` for one token, `threads_batch` for more;
-    `flash_attn` auto, on or off; `type_k`, `type_v` of CACHE_TYPES; `swa_full`: the sliding-window
-    cache keeps everything; `snapshots`: recurrent states kept for rollback."""
-
-    n_ctx: int = 4096
-    n_batch: int = 512
-    n_ubatch: int = 512
-    max_rows: int = 64
-    threads: int = 1
-    threads_batch: int = 1
-    flash_attn: str = "auto"
-    type_k: str = "f16"
-    type_v: str = "f16"
-    swa_full: bool = True
-    snapshots: int = 0
+def debugging() -> bool:
+    """Whether caches are compared with the library's own account after every step (for tests)."""
+    return os.environ.get("SPECLI_DEBUG_CACHES", "") not in ("", "0")
 
 
 class Context:
-    """A cache over a `Model`, for one sequence. Implements `core.types.LanguageModel`."""
+    """A cache over a `Model`, for one sequence. Implements `core.types.LanguageModel`.
+
+    `hidden`: the latest hidden rows, None unless the parameters ask for them.
+    """
 
     def __init__(self, model: Model, params: ContextParams) -> None:
         self.model = model
         self.params = params
         self._lib = backend.load_library()
-        self._handle: Any = None
         self._tokens: list[int] = []
-        self._last_batch = 0  # where the latest decode began
-        self._checkpoint: _Checkpoint | None = None
-        self._handle = self._open(model, params)
-        self._memory = self._lib.llama_get_memory(self._handle)
+        self._latest_rows = 0  # rows of the latest decode: these can always be dropped
+        self._debug = debugging()
+        self._follower: Follower | None = None
+        self._handle: Any = open_handle(model, params)
         self._n_vocab = model.vocab.n_tokens
         self._n_ctx = int(self._lib.llama_n_ctx(self._handle))
         self.snapshots = int(self._lib.llama_n_rs_seq(self._handle))
         self.rollback = self._rollback_kind()
+        self.memory = Memory(
+            self._lib, self._handle, self.rollback, model.n_swa, params.n_ubatch, self.snapshots
+        )
         self._max_rows = params.max_rows
         if self.rollback is Rollback.SNAPSHOT:
             self._max_rows = min(self._max_rows, self.snapshots + 1)
+        self.hidden: HiddenRows | None = None
+        if params.hidden:
+            extension().llama_set_embeddings_nextn(self._handle, True, False)
+            self.hidden = HiddenRows(model.n_embd_out)
         self._batch = self._lib.llama_batch_init(params.n_batch, 0, 1)
         n = params.n_batch
         self._b_token = np.ctypeslib.as_array(self._batch.token, (n,))
@@ -89,32 +84,17 @@ class Context:
         self._rows_at = 0
         self._rows: Logits = np.empty((0, self._n_vocab), np.float32)
 
-    def _open(self, model: Model, params: ContextParams) -> Any:
-        check_params(model, params)
-        p = self._lib.llama_context_default_params()
-        p.n_ctx, p.n_seq_max = params.n_ctx, 1
-        p.n_batch, p.n_ubatch = params.n_batch, params.n_ubatch
-        p.n_outputs_max = min(params.n_batch, params.max_rows)
-        p.n_threads, p.n_threads_batch = params.threads, params.threads_batch
-        p.flash_attn_type = FLASH[params.flash_attn]
-        p.type_k, p.type_v = cache_type(params.type_k), cache_type(params.type_v)
-        p.swa_full = params.swa_full
-        p.n_rs_seq = params.snapshots
-        handle = self._lib.llama_init_from_model(model.handle, p)
-        if not handle:
-            reason = backend.library_reason()
-            said = f": {reason}" if reason else ""
-            raise MemoryShortage(
-                f"{model.path.name}: no context of {params.n_ctx} tokens can be opened{said}; "
-                "try a smaller --ctx-size or another --cache-type-k/v"
-            )
-        return handle
-
     def _rollback_kind(self) -> Rollback:
+        if self.snapshots:
+            return Rollback.SNAPSHOT
         if self.model.is_recurrent:
-            return Rollback.SNAPSHOT if self.snapshots else Rollback.CHECKPOINT
+            return Rollback.CHECKPOINT
         windowed = self.model.n_swa > 0 and not self.params.swa_full
         return Rollback.WINDOW if windowed else Rollback.CUT
+
+    def follow(self, follower: Follower) -> None:
+        """`follower` is told of everything decoded, and reads `hidden`."""
+        self._follower = follower
 
     # -- LanguageModel --------------------------------------------------------------------------
 
@@ -135,39 +115,56 @@ class Context:
         return self._max_rows
 
     def decode(self, tokens: Sequence[int], rows: int = 1) -> Logits:
-        """See `LanguageModel.decode`. Raises EngineError if the library fails; the cache then holds
-        what it held before."""
-        n = len(tokens)
+        """See `LanguageModel.decode`. Raises EngineError if the library fails; `tokens` then still says
+        what the cache holds, a prefix of what it was to hold."""
+        n, size = len(tokens), self.params.n_batch
         if not n or not 0 <= rows <= min(n, self._max_rows):
             raise EngineError(f"{rows} rows of {n} tokens asked for; at most {self._max_rows} at once")
         if len(self._tokens) + n > self._n_ctx:
-            raise EngineError(f"{n} tokens do not fit behind {len(self._tokens)} in a context of {self._n_ctx}")
-        if self.rollback is Rollback.CHECKPOINT and rows > 1:
-            self._checkpoint = self._save()
-        size = self.params.n_batch
-        first_row = n - rows
-        for at in range(0, n, size):
-            piece = tokens[at : at + size]
-            if rows and 0 < at + len(piece) - first_row < min(rows, at + len(piece)):
-                raise EngineError(f"{rows} rows do not lie within one batch of {size}")
-            self._decode_batch(piece, max(0, min(len(piece), at + len(piece) - first_row)))
+            raise EngineError(
+                f"{n} tokens do not fit behind {len(self._tokens)} in a context of {self._n_ctx}"
+            )
+        outside = next((t for t in tokens if not 0 <= t < self._n_vocab), None)
+        if outside is not None:
+            raise EngineError(f"token {outside} is outside the vocabulary of {self._n_vocab}")
+        if self.memory.wants_save(len(self._tokens), rows):
+            self.memory.save(len(self._tokens), self._last_hidden())
+        self._latest_rows = 0
+        head = n - rows if n > size else 0  # all rows in one batch, the last
+        for at in range(0, head, size):
+            self._decode_batch(tokens[at : min(at + size, head)], 0)
+        for at in range(head, n, size):
+            self._decode_batch(tokens[at : at + size], min(rows, n - at))
+        self.memory.asked(rows)
+        self._latest_rows = rows
+        if self._debug:
+            self.check()
         return self._logits(rows) if rows else self._rows[:0]
 
     def _decode_batch(self, tokens: Sequence[int], rows: int) -> None:
         n, at = len(tokens), len(self._tokens)
         self._b_token[:n] = tokens
-        if n and (int(self._b_token[:n].min()) < 0 or int(self._b_token[:n].max()) >= self._n_vocab):
-            raise EngineError(f"a token outside the vocabulary of {self._n_vocab} was to be decoded")
         self._b_pos[:n] = range(at, at + n)
         self._b_logits[: n - rows] = 0
         self._b_logits[n - rows : n] = 1
         self._batch.n_tokens = n
-        code = self._lib.llama_decode(self._handle, self._batch)
+        code = self._lib.llama_decode(self.handle, self._batch)
         if code != 0:
-            self._lib.llama_memory_seq_rm(self._memory, 0, at, -1)
+            self._recover(at, n)
             raise EngineError(_DECODE_ERRORS.get(code, f"the library failed to decode (code {code})"))
-        self._last_batch = at
+        self.memory.after(at, n)
         self._tokens.extend(tokens)
+        if self.hidden is not None:
+            pointer = extension().llama_get_embeddings_nextn(self._handle)
+            self.hidden.append(copied(pointer, n, self.hidden.width))
+            if self._follower is not None:
+                self._follower.decoded()
+
+    def _recover(self, held: int, n: int) -> None:
+        """After a failed decode of `n` tokens: what it left behind goes, and what cannot be trusted too."""
+        self.memory.after(held, n)
+        kept = self.memory.cut(held + n, held)
+        self._forget_from(kept.length, kept.hidden)
 
     def _logits(self, rows: int) -> Logits:
         pointer = self._lib.llama_get_logits(self._handle)
@@ -181,67 +178,78 @@ class Context:
 
     def rewind(self, length: int) -> int:
         """See `LanguageModel.rewind`: keep at most `length` tokens, return how many are kept."""
-        length = max(0, length)
-        if length >= len(self._tokens):
-            return len(self._tokens)
-        kept = getattr(self, f"_rewind_{self.rollback.value}")(length)
-        del self._tokens[kept:]
-        return int(kept)
-
-    def _rewind_cut(self, length: int) -> int:
-        if not self._lib.llama_memory_seq_rm(self._memory, 0, length, -1):
-            return self._forget()
-        return length
-
-    def _rewind_window(self, length: int) -> int:
-        lowest = int(self._lib.llama_memory_seq_pos_min(self._memory, 0))
-        if lowest > max(0, length - self.model.n_swa):  # the window before the cut has gaps
-            return self._forget()
-        return self._rewind_cut(length)
-
-    def _rewind_snapshot(self, length: int) -> int:
-        # The library also says yes to cuts that reach the whole latest decode, and is wrong then.
-        if length <= self._last_batch or len(self._tokens) - length > self.snapshots:
-            return self._forget()
-        kept = self._rewind_cut(length)
-        self._last_batch = kept  # a snapshot serves once
-        return kept
-
-    def _rewind_checkpoint(self, length: int) -> int:
-        saved = self._checkpoint
-        if saved is None or saved.length > length:
-            return self._forget()
-        replay = self._tokens[saved.length : length]
-        self._restore(saved)
-        del self._tokens[saved.length :]
-        if replay:
-            self._decode_batch(replay, 0)
+        held, length = len(self._tokens), max(0, length)
+        if length >= held:
+            self.memory.end_cycle(held)
+            return held
+        wanted = self._tokens[:length]
+        exactly = length > held - self._latest_rows
+        if self.hidden is not None and length and not self.hidden.holds(length - 1):
+            length -= 1  # decoding this one again is what brings its hidden row back
+        kept = self.memory.cut(held, length)
+        self._forget_from(kept.length, kept.hidden)
+        if exactly:
+            for at in range(kept.length, len(wanted), self.params.n_batch):
+                self._decode_batch(wanted[at : at + self.params.n_batch], 0)
+        self._latest_rows = 0
+        if self._debug:
+            self.check()
         return len(self._tokens)
 
-    def _forget(self) -> int:
-        """Empty the cache; the caller decodes again from the start."""
-        self._lib.llama_memory_clear(self._memory, True)
-        self._checkpoint = None
-        self._last_batch = 0
-        return 0
+    def _forget_from(self, length: int, hidden: Any) -> None:
+        del self._tokens[length:]
+        if self.hidden is not None:
+            self.hidden.cut(length, hidden)
 
-    # -- checkpoints ----------------------------------------------------------------------------
+    def _last_hidden(self) -> Any:
+        return None if self.hidden is None else self.hidden.row(len(self._tokens) - 1)
 
-    _PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: what cannot be cut, nothing else
+    # -- probing and checking -------------------------------------------------------------------
 
-    def _save(self) -> _Checkpoint:
-        size = self._lib.llama_state_seq_get_size_ext(self._handle, 0, self._PARTIAL)
-        data = (ctypes.c_uint8 * size)()
-        if self._lib.llama_state_seq_get_data_ext(self._handle, data, size, 0, self._PARTIAL) != size:
-            raise EngineError("the recurrent state could not be saved before drafting")
-        return _Checkpoint(len(self._tokens), data)
+    def rollback_problem(self) -> str | None:
+        """Why rejected drafts cannot be taken back here, or only at a loss; None if they can.
 
-    def _restore(self, saved: _Checkpoint) -> None:
-        size = len(saved.data)
-        if self._lib.llama_state_seq_set_data_ext(self._handle, saved.data, size, 0, self._PARTIAL) != size:
-            raise EngineError("the recurrent state could not be restored after a rejected draft")
-        self._lib.llama_memory_seq_rm(self._memory, 0, saved.length, -1)
-        self._last_batch = saved.length
+        Tries it on a few tokens, before the first prompt: the cache must be empty, and is again.
+        """
+        name = self.model.name
+        word = next((t for t in range(self._n_vocab) if not self.model.vocab.is_control(t)), 0)
+        try:
+            self.decode([word, word], rows=0)
+            self.decode([word, word], rows=min(2, self._max_rows))
+            if self.rollback is Rollback.CHECKPOINT:
+                state, weights = self.memory.state_bytes(), self.model.size_bytes
+                if state > weights:  # to save and restore it moves more than a decode reads
+                    return (
+                        f"{name} keeps a recurrent state of {state >> 20} MiB that can only be saved and "
+                        f"restored whole, which costs more than drafts gain"
+                    )
+            if self.rollback is not Rollback.CHECKPOINT:
+                # with snapshots no cut may reach the whole latest decode
+                if self._max_rows > 1 and self.memory.cut(4, 3).length != 3:
+                    return f"the cache of {name} cannot drop rejected tokens (its architecture does not allow it)"
+            elif self.memory.cut(4, 3).length != 2:
+                return f"the recurrent state of {name} can be neither cut nor restored"
+            return None
+        except EngineError as error:
+            return f"{name}: {error}"
+        finally:
+            self.clear()
+
+    def clear(self) -> None:
+        """Empty the cache."""
+        self.memory.clear()
+        self._forget_from(0, None)
+        self._latest_rows = 0
+
+    def check(self) -> None:
+        """Compare what is believed to be cached with the library's account. Raises EngineError."""
+        positions = self.memory.positions
+        if positions != len(self._tokens):
+            raise EngineError(
+                f"{self.model.name}: the cache holds {positions} positions, not {len(self._tokens)}"
+            )
+        if self.hidden is not None and self.hidden.end != positions:
+            raise EngineError(f"{self.model.name}: hidden rows end at {self.hidden.end}, not {positions}")
 
     # -- closing --------------------------------------------------------------------------------
 
@@ -268,31 +276,8 @@ class Context:
         self.close()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Checkpoint:
-    """Recurrent state as it was when the cache held `length` tokens."""
-
-    length: int
-    data: Any
-
-
 _DECODE_ERRORS = {
     1: "the cache has no room for these tokens; try a smaller prompt or a larger --ctx-size",
     2: "decoding was aborted",
     -1: "the library refused a batch of tokens",
 }
-
-
-def check_params(model: Model, params: ContextParams) -> None:
-    """Refuse what the library would abort on. Raises UsageError naming the option."""
-    if params.n_ctx < 1:
-        raise UsageError(f"--ctx-size {params.n_ctx}: a context needs at least one token")
-    if params.flash_attn not in FLASH:
-        raise UsageError(f"--flash-attn {params.flash_attn}: auto, on or off")
-    for option, name in (("--cache-type-k", params.type_k), ("--cache-type-v", params.type_v)):
-        if name not in CACHE_TYPES:
-            raise UsageError(f"{option} {name}: one of {', '.join(CACHE_TYPES)}")
-    if params.type_v not in ("f32", "f16", "bf16") and params.flash_attn == "off":
-        raise UsageError(f"--cache-type-v {params.type_v} needs flash attention; leave out --flash-attn off")
-    if params.max_rows > params.n_ubatch or params.n_ubatch > params.n_batch:
-        raise EngineError("rows ≤ n_ubatch ≤ n_batch must hold")

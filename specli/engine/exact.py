@@ -8,6 +8,7 @@ across the steps in which the library pads its cache.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import random
@@ -35,6 +36,8 @@ def self_test(context: Context, width: int, chunk: int) -> str | None:
         return "its recurrent state can only be replayed, at other widths than it was first computed"
     if context.rollback is Rollback.WINDOW:
         return "the small sliding-window cache places tokens by the history of decodes; use --swa-full"
+    if context.max_rows < width:
+        return f"its memory allows {context.max_rows} rows in one decode, not {width}"
     rng = random.Random(0)
     vocab = context.model.vocab
     words = [t for t in (rng.randrange(vocab.n_tokens) for _ in range(4000)) if not vocab.is_control(t)]
@@ -113,8 +116,6 @@ def remembered_self_test(context: Context, width: int, chunk: int) -> tuple[str 
     except (OSError, ValueError, KeyError, TypeError):
         pass
     reason = self_test(context, width, chunk)
-    try:
+    with contextlib.suppress(SpecliError):  # else it is tested again next time
         paths.write_atomic(path, json.dumps({"key": key, "reason": reason}))
-    except SpecliError:
-        pass  # tested again next time
     return reason, False

@@ -44,7 +44,9 @@ class Model:
         handle = self._lib.llama_model_load_from_file(os.fsencode(path), p)
         if not handle:
             reason = backend.library_reason()
-            raise ModelFileError(f"{path}: the library cannot load this model{f' ({reason})' if reason else ''}")
+            raise ModelFileError(
+                f"{path}: the library cannot load this model{f' ({reason})' if reason else ''}"
+            )
         self._handle = handle
         vocab = self._lib.llama_model_get_vocab(handle)
         if not vocab:
@@ -75,6 +77,11 @@ class Model:
         return int(self._lib.llama_model_n_embd(self.handle))
 
     @property
+    def n_embd_out(self) -> int:
+        """Width of the hidden rows that leave the model, to prediction heads among others."""
+        return int(self._lib.llama_model_n_embd_out(self.handle))
+
+    @property
     def n_layer_nextn(self) -> int:
         """Prediction heads (NextN/MTP layers) named by the file."""
         return int(self._lib.llama_model_n_layer_nextn(self.handle))
@@ -87,7 +94,15 @@ class Model:
     @property
     def is_recurrent(self) -> bool:
         """Whether the cache holds recurrent state, wholly or beside attention."""
-        return bool(self._lib.llama_model_is_recurrent(self.handle) or self._lib.llama_model_is_hybrid(self.handle))
+        return bool(
+            self._lib.llama_model_is_recurrent(self.handle) or self._lib.llama_model_is_hybrid(self.handle)
+        )
+
+    @property
+    def takes_snapshots(self) -> bool:
+        """Whether its cache may keep recurrent snapshots; the context says how many it really keeps."""
+        # the compressed attention of deepseek4 is not called recurrent, and is rolled back by snapshots too
+        return self.is_recurrent or self.header.architecture == "deepseek4"
 
     @property
     def size_bytes(self) -> int:
