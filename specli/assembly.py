@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from specli.casting import CastList, Request
 from specli.chat.answer import Answer
 from specli.chat.conversation import Prompter
 from specli.core.decoding import Rules, common_prefix
@@ -30,12 +30,13 @@ from specli.engine.gguf import Header, read_header
 from specli.engine.memory import Load, available_bytes, default_ctx_size, require_memory
 from specli.engine.model import Model, ModelParams
 from specli.engine.mtp import Heads
-from specli.engine.nextn import FileHeads, file_heads
 from specli.engine.opening import snapshot_rows
 from specli.engine.template import ChatTemplate
-from specli.errors import ModelFileError, SpecliError, UsageError
+from specli.errors import SpecliError, UsageError
 from specli.profiles import Settings
-from specli.tuned import Tuned, Watch
+from specli.tuned import Watch
+
+__all__ = ["Generator", "Request"]
 
 _NGRAM: dict[str, type[NgramSimple] | type[NgramMapK] | type[HistoryDrafter]] = {
     "ngram-simple": NgramSimple,
@@ -44,20 +45,6 @@ _NGRAM: dict[str, type[NgramSimple] | type[NgramMapK] | type[HistoryDrafter]] = 
     "draft-self": HistoryDrafter,
 }
 _CPU_CHUNK = 128  # tokens of a prompt between two looks at Ctrl-C: about a second on two cores
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What to load: settings, the target's file, the draft's (or None), a template to use instead of
-    the model's own. `ignore_end`: answers go on past end tokens. `tuned`: the measured profile that the
-    settings are from."""
-
-    settings: Settings
-    model: Path
-    draft: Path | None = None
-    template: str | None = None
-    ignore_end: bool = False
-    tuned: Tuned | None = None
 
 
 class Generator:
@@ -94,8 +81,8 @@ class Generator:
         self._threads = s.threads or backend.physical_cores()
         self.on_gpu = backend.supports_gpu_offload() and s.gpu_layers != 0
         self.chunk = s.batch_size if self.on_gpu else min(_CPU_CHUNK, s.batch_size)
-        self._look_for_heads()
-        self._wanted = self._loaded = self._methods()
+        self._cast_list = CastList(self.request)
+        self._wanted = self._loaded = self._cast_list.methods(self.settings, self._notice)
         self._check_memory()
         self.model = self._open_model(self.request.model, s.gpu_layers, load_mtp=self._heads_inside)
         unused = backend.unused_gpu()
@@ -117,22 +104,10 @@ class Generator:
             if reason:
                 raise UsageError(f"--exact cannot be kept with {self.model.name} here: {reason}")
 
-    def _look_for_heads(self) -> None:
-        """What the files hold of prediction heads; a file of heads alone is no target."""
-        self._heads: FileHeads = file_heads(read_header(self.request.model))
-        if self._heads.heads_only:
-            raise ModelFileError(
-                f"{self._heads.name} holds only the prediction heads of a model: give the whole model as "
-                "--model, and this file as --draft-model"
-            )
-        draft = self.request.draft
-        found = file_heads(read_header(draft)) if draft is not None else None
-        self._draft_heads = found if found is not None and found.heads_only else None
-
     @property
     def _heads_inside(self) -> bool:
         """Whether the heads that draft are in the target's own file."""
-        return "draft-mtp" in self._wanted and self._draft_heads is None
+        return "draft-mtp" in self._wanted and self._cast_list.draft_heads is None
 
     def _check_memory(self) -> None:
         """Refuse with the figures now what would die in the middle of an answer."""
@@ -254,36 +229,6 @@ class Generator:
                 drafters.append(self._open_mtp_drafter())
         return drafters
 
-    def _methods(self) -> list[str]:
-        """The types asked for, `auto` spelled out, without those whose need is not met."""
-        s = self.settings
-        methods: list[str] = []
-        own = ["draft-mtp"] if self._draft_heads or self._heads.problem is None else []
-        second = ["draft-model"] if self.request.draft and not self._draft_heads else []
-        for method in s.types:
-            methods += ["draft-self", *own, *second] if method == "auto" else [method]
-        chosen = s.origin("types") == "flag" or self.request.tuned is not None
-        if self.request.draft and s.origin("draft-model") == "flag" and not chosen:
-            methods += second or own
-        methods = list(dict.fromkeys(m for m in methods if m != "none"))
-        for method in list(methods):
-            lack = self._lacks(method)
-            if lack and s.asked_by_flag(method):
-                raise UsageError(f"--spec-type {method}: {lack}")
-            if lack:
-                methods.remove(method)
-                self._notice(f"{method} is skipped: {lack}")
-        return methods
-
-    def _lacks(self, method: str) -> str | None:
-        if method == "draft-model" and self.request.draft is None:
-            return "it needs a smaller model of the same family, --draft-model MODEL"
-        if method == "draft-model" and self._draft_heads is not None:
-            return f"{self._draft_heads.name} holds prediction heads, no model; use it with --spec-type draft-mtp"
-        if method == "draft-mtp":
-            return (self._draft_heads or self._heads).problem
-        return None
-
     def _open_model_drafter(self) -> Drafter:
         s = self.settings
         if self.draft_cache is None:
@@ -340,7 +285,7 @@ class Generator:
     def _open_heads(self) -> Heads:
         model = None
         self._head_vocab = self.model.vocab.n_tokens
-        if self._draft_heads is not None:
+        if self._cast_list.draft_heads is not None:
             assert self.request.draft is not None
             model = self._open_model(self.request.draft, self.settings.spec_draft_ngl, load_mtp=True)
             self._head_vocab = require_fit(self.model, model).shared
@@ -358,7 +303,7 @@ class Generator:
         """
         if settings is not None:
             self.settings = settings
-            self._wanted = self._methods()
+            self._wanted = self._cast_list.methods(self.settings, self._notice)
             missing = [method for method in self._wanted if method not in self._loaded]
             if missing:
                 raise UsageError(f"{missing[0]} was not loaded with {self.model.name}")
