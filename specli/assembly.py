@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
@@ -13,12 +14,13 @@ from specli.chat.conversation import Prompter
 from specli.core.decoding import Rules, common_prefix
 from specli.core.noise import derive, entropy_seed
 from specli.core.pacing import CPU_SHAPE, GPU_SHAPE, Costs, FixedPacer, Pacer, ProfitPacer
-from specli.core.sampling import SamplingParams
 from specli.core.types import Drafter, LanguageModel
 from specli.costs import costs_key, recall_costs
+from specli.drafters.grammar import GrammarDrafter
 from specli.drafters.history import HistoryDrafter
 from specli.drafters.model import ModelDrafter
 from specli.drafters.mtp import MtpDrafter
+from specli.drafters.neural import NeuralDrafter, Voice
 from specli.drafters.ngram import NgramMapK, NgramMapK4V, NgramSimple
 from specli.drafters.translate import Translated
 from specli.engine import backend, context
@@ -34,6 +36,7 @@ from specli.engine.opening import snapshot_rows
 from specli.engine.template import ChatTemplate
 from specli.errors import SpecliError, UsageError
 from specli.profiles import Settings
+from specli.rules import open_grammar, sampling_params
 from specli.tuned import Watch
 
 __all__ = ["Generator", "Request"]
@@ -92,6 +95,9 @@ class Generator:
         self.template = self._open_template()
         self.prompter = Prompter(self.model.vocab, self.template)
         self.ends: Container[int] = () if self.request.ignore_end else self.model.vocab.ends
+        self.grammar = open_grammar(s, self.model.vocab, self.ends, self._notice)
+        if self.grammar is not None:
+            self._stack.enter_context(self.grammar)
         self.draft_model: Model | None = None
         self.draft_cache: Context | None = None
         self._translated: Translated | None = None
@@ -203,7 +209,7 @@ class Generator:
             return FixedPacer()
         stored = self.stored_costs
         shape = stored.shape if stored else GPU_SHAPE if self.on_gpu else CPU_SHAPE
-        costs = Costs(shape, frozen=self.seeded)
+        costs = Costs(shape, frozen=self.seeded, measured=stored is not None)
         return ProfitPacer(costs, self.settings.fixed_width, self._known_steps())
 
     def _known_steps(self) -> dict[str, float]:
@@ -219,6 +225,8 @@ class Generator:
         if self._rollback_problem and self._wanted:
             self._notice(f"speculation is off: {self._rollback_problem}")
             return []
+        if self.grammar is not None and self._wanted:
+            drafters.append(GrammarDrafter(self.grammar))
         for method in self._wanted:
             if method in _NGRAM:
                 sizes = self.settings.ngram(method)
@@ -344,30 +352,20 @@ class Generator:
         s = self.settings
         seed = derive(self.seed, self._answers) if self._answers else self.seed
         return Rules(
-            sampling=SamplingParams(
-                s.temp, s.top_k, s.top_p, s.min_p, s.typical_p, s.repeat_penalty, s.repeat_last_n,
-                s.frequency_penalty, s.presence_penalty, self._logit_bias(),
-            ),
+            sampling=sampling_params(s, self.model.vocab),
             seed=seed,
             max_tokens=s.max_tokens,
             ends=self.ends,
             exact_width=s.fixed_width,
-            coupled=s.fixed_width is not None,
-        )  # fmt: skip
+            coupled=s.coupled,
+            constraint=self.grammar,
+        )
 
-    def _logit_bias(self) -> dict[int, float]:
-        out: dict[int, float] = {}
-        for name, bias in self.settings.logit_bias.items():
-            tokens = [int(name)] if name.isdigit() else self.model.vocab.tokenize(name, special=True)
-            if len(tokens) != 1 or not 0 <= tokens[0] < self.model.vocab.n_tokens:
-                raise UsageError(
-                    f"--logit-bias {name}: not one token of {self.model.name}; give a token's number or text"
-                )
-            out[tokens[0]] = bias
-        return out
-
-    def answer(self, prompt: Sequence[int], stop: Callable[[], bool] = lambda: False) -> Answer:
+    def answer(
+        self, prompt: Sequence[int], stop: Callable[[], bool] = lambda: False, logprobs: int | None = None
+    ) -> Answer:
         """Start an answer to `prompt`; iterate over it to get the text. `stop()` is asked between cycles.
+        `logprobs`: how many of the likeliest tokens to report with each emitted one, None for no report.
 
         Raises SpecliError if the prompt does not fit into the context.
         """
@@ -379,7 +377,11 @@ class Generator:
                 f"the prompt has {len(prompt)} tokens and the context holds {self.target.n_ctx}; "
                 "shorten it or raise --ctx-size"
             )
-        rules = self.rules()
+        rules = replace(self.rules(), logprobs=logprobs)
+        rules.check(self.target.n_vocab, self.target.max_rows)
+        for drafter in self.drafters:
+            if isinstance(drafter, NeuralDrafter):
+                drafter.speak(Voice(rules.sampling, rules.seed, rules.coupled))
         self._answers += 1
         self.look_back()
         self._last_answer = Answer(

@@ -92,7 +92,9 @@ def test_acceptance_starts_at_the_prior_and_follows_what_it_sees() -> None:
     acceptance = Acceptance()
     assert acceptance.rate("a", 1, 0.4) == 0.4
     acceptance.learn("a", 1, True)
-    assert acceptance.rate("a", 1, 0.4) == pytest.approx((1 + 0.4 * 4) / 5)
+    assert acceptance.rate("a", 1, 0.4) == pytest.approx(
+        (1 + 0.4 * Acceptance.WEIGHT) / (1 + Acceptance.WEIGHT)
+    )
     for _ in range(500):
         acceptance.learn("a", 1, False)
     assert acceptance.rate("a", 1, 0.4) < 0.03
@@ -113,10 +115,52 @@ def test_fixed_leaves_all_as_it_is() -> None:
 
 def test_a_draft_is_as_long_as_it_pays() -> None:
     draft = ngram(range(20), 8)
-    assert len(pacer(FLAT).choose(draft, 5)) == 20  # width is free
+    assert (
+        len(pacer(FLAT).choose(draft, 5)) == ProfitPacer.FIRST_TRUST
+    )  # width is free, but is the drafter good?
     assert pacer(STEEP).choose(draft, 5) is NO_DRAFT  # width costs what tokens cost
     step = {1: 1.0, 4: 1.0, 5: 9.0, 64: 9.0}
     assert pacer(step).choose(draft, 5).tokens == (0, 1, 2)  # up to the step
+
+
+def accepted(n: int) -> Cycle:
+    return Cycle(ngram(range(n), 8), Verdict((*range(n), 0), n, n), n + 1, 5, 0.0, 1.0, 1.0)
+
+
+def test_trust_grows_with_drafts_accepted_in_full() -> None:
+    paced, first = pacer(FLAT), ProfitPacer.FIRST_TRUST
+    assert len(paced.choose(ngram(range(60), 8), 5)) == first
+    paced.observe([0] * 99, accepted(first))
+    assert len(paced.choose(ngram(range(60), 8), 5)) == 2 * first
+    short = accepted(2)
+    paced.observe([0] * 99, short)  # a short one says nothing of long ones
+    assert len(paced.choose(ngram(range(60), 8), 5)) == 2 * first
+    cut = Cycle(short.draft, Verdict((9,), 0, 1), 3, 5, 0.0, 1.0, 1.0)
+    paced.observe([0] * 99, cut)
+    assert len(paced.choose(ngram(range(60), 8), 5)) == 2 * first
+
+
+def test_no_width_beyond_twice_the_widest_measured() -> None:
+    costs = Costs(FLAT)
+    paced = ProfitPacer(costs)
+    costs.learn(1, 1.0)
+    assert len(paced.choose(ngram(range(60), 40), 5)) == 1
+    costs.learn(3, 1.0)
+    assert len(paced.choose(ngram(range(60), 40), 5)) == 5
+    known = ProfitPacer(Costs(FLAT, measured=True))
+    known.costs.learn(1, 1.0)
+    assert len(known.choose(ngram(range(60), 40), 5)) == ProfitPacer.FIRST_TRUST
+
+
+def test_a_text_that_is_copied_lends_credit_to_matches_of_every_length() -> None:
+    acceptance = Acceptance()
+    before = acceptance.match_rate("a", 3)
+    for match in range(20, 60):
+        acceptance.learn_match("a", match, True)
+    assert acceptance.match_rate("a", 3) > before
+    for match in range(20, 60):
+        acceptance.learn_match("b", match, False)
+    assert acceptance.match_rate("b", 3) < before
 
 
 def test_longer_evidence_allows_a_longer_draft() -> None:

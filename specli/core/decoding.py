@@ -6,15 +6,18 @@ decode starts with it: row 0 judges the first draft token.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from specli.core.logprobs import token_logprobs
 from specli.core.noise import Noise
 from specli.core.pacing import FixedPacer, Pacer
 from specli.core.sampling import SamplingParams, distribution
-from specli.core.types import NO_DRAFT, Cycle, Distribution, Draft, Drafter, LanguageModel, Logits
+from specli.core.types import NO_DRAFT, Constraint, Cycle, Distribution, Draft, Drafter, LanguageModel, Logits
 from specli.core.verification import verify
+from specli.errors import SpecliError, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,9 @@ class Rules:
 
     `max_tokens`: None for no limit. `ends`: tokens after which nothing follows. `exact_width`: rows
     of every decode in exact mode (None: as many as the draft needs). `coupled`: sampled drafts too
-    are matched against the target's own draw.
+    are matched against the target's own draw. `constraint`: what the answer may be, for one answer at a
+    time. `logprobs`: how many of the likeliest tokens each cycle reports beside every emitted one (None:
+    it reports nothing).
     """
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
@@ -32,6 +37,22 @@ class Rules:
     ends: Container[int] = ()
     exact_width: int | None = None
     coupled: bool = False
+    constraint: Constraint | None = None
+    logprobs: int | None = None
+
+    def check(self, n_vocab: int, max_rows: int) -> None:
+        """Raise UsageError for what a target of so many tokens and rows a decode cannot do."""
+        width = self.exact_width
+        if width is not None and not 1 <= width <= max_rows:
+            raise UsageError(f"exact width {width}: one decode has 1 to {max_rows} rows here")
+        bias = self.sampling.logit_bias
+        for token, amount in bias.items():
+            if not 0 <= token < n_vocab:
+                raise UsageError(f"logit bias for token {token}: the vocabulary has 0 to {n_vocab - 1}")
+            if math.isnan(amount) or amount == math.inf:
+                raise UsageError(f"logit bias {amount} for token {token}: it must be a number or -inf")
+        if sum(amount == -math.inf for amount in bias.values()) >= n_vocab:
+            raise UsageError("logit bias forbids every token, so nothing could be said")
 
 
 def sync(
@@ -79,8 +100,15 @@ def decode(
     """Extend `history` cycle by cycle until an end token, a limit, or the context stops it.
 
     The target's cache must hold `history[:-1]` (see `sync`), and again does whenever a Cycle is
-    yielded, so the caller may close the generator at any time.
+    yielded, so the caller may close the generator at any time. Raises UsageError for rules that this target
+    cannot keep, SpecliError where the constraint asks for what no token can say.
     """
+    rules.check(target.n_vocab, target.max_rows)
+    constraint = rules.constraint
+    if constraint is not None:
+        constraint.begin()
+        if constraint.over:
+            return
     pacer = pacer or FixedPacer()
     pacer.begin()
     noise = Noise(rules.seed)
@@ -104,16 +132,27 @@ def decode(
         verified = clock()
 
         def law(i: int, rows: Logits = rows, draft: Draft = draft) -> Distribution:
-            return distribution(rows[i], rules.sampling.window(history, draft.tokens[:i]), rules.sampling)
+            window = rules.sampling.window(history, draft.tokens[:i])
+            if constraint is None:
+                return distribution(rows[i], window, rules.sampling)
+            if i > 0:  # asked for, so the tokens before it were accepted
+                constraint.advance(draft.tokens[i - 1])
+            return distribution(rows[i], window, rules.sampling, constraint.legal)
 
         verdict = verify(draft, law, noise, len(history), rules.ends, rules.coupled)
+        if not verdict.tokens:
+            raise SpecliError("the grammar asks for something here that no token of this model can say")
+        if constraint is not None:
+            for token in verdict.tokens[verdict.accepted :]:
+                constraint.advance(token)
+        logprobs = () if rules.logprobs is None else token_logprobs(rows, verdict.tokens, rules.logprobs)
         history.extend(verdict.tokens)
         target.rewind(len(history) - 1)
 
         finish = None
         if left is not None:
             left -= len(verdict.tokens)
-        if verdict.tokens[-1] in rules.ends:
+        if verdict.tokens[-1] in rules.ends or (constraint is not None and constraint.over):
             finish = "stop"
         elif left == 0:
             finish = "length"
@@ -121,8 +160,9 @@ def decode(
             finish = "context"
         end = clock()
         cycle = Cycle(
-            draft, verdict, len(tokens), depth, drafted - asked, verified - drafted, end - began, finish
-        )
+            draft, verdict, len(tokens), depth, drafted - asked, verified - drafted, end - began, finish,
+            logprobs,
+        )  # fmt: skip
         pacer.observe(history, cycle)
         for drafter in drafters:
             drafter.commit(history, cycle)

@@ -69,9 +69,11 @@ class Costs:
     KEEP = 9  # the median of so many latest decodes is robust, and follows a deepening context
     OPTIMISM = 0.9  # an unused width is taken to be a little cheaper than estimated, so that it gets used
 
-    def __init__(self, shape: Mapping[int, float], frozen: bool = False) -> None:
+    def __init__(self, shape: Mapping[int, float], frozen: bool = False, measured: bool = False) -> None:
+        """`measured`: the shape was measured with this model on this machine."""
         self._shape = sorted(shape.items())
         self.frozen = frozen
+        self._widest = 1 << 30 if frozen or measured else 1
         self._times: dict[int, deque[float]] = {}
         self._table: list[float] = []
         self._learned = 0
@@ -82,9 +84,15 @@ class Costs:
             return
         times = self._times.setdefault(width, deque(maxlen=self.KEEP))
         times.append(seconds)
+        self._widest = max(self._widest, width)
         self._learned += 1
         if len(times) <= 3 or self._learned % 16 == 0:
             self._table = []
+
+    @property
+    def reach(self) -> int:
+        """The widest decode to dare: beyond twice the widest one seen, an estimate is a guess."""
+        return 2 * self._widest
 
     def measured(self, width: int) -> float | None:
         """The median of the latest decodes of `width`, in seconds; None if there were none."""
@@ -149,15 +157,35 @@ class Acceptance:
     """How often draft tokens are accepted, by class of evidence, shrunk towards a prior."""
 
     DECAY = 0.99  # forgets with a half-life of about 70 observations of the class
-    WEIGHT = 4.0  # observations that the prior is worth
+    WEIGHT = 8.0  # observations that the prior is worth
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, int], list[float]] = {}
+        self._misses: dict[str, list[float]] = {}  # by method: rejections seen, and foretold by the priors
 
     def rate(self, method: str, bucket: int, prior: float) -> float:
         """Estimated probability that a token of this evidence is accepted, the ones before it being so."""
         accepted, tested = self._seen.get((method, bucket), (0.0, 0.0))
         return (accepted + prior * self.WEIGHT) / (tested + self.WEIGHT)
+
+    def match_rate(self, method: str, match: int) -> float:
+        """The same for a token behind a match of so many tokens.
+
+        The prior, from texts at large, is scaled by how this text compares with it so far: one edit of a
+        long file says something about matches of every length.
+        """
+        match = min(match, _LONGEST)
+        seen, foretold = self._misses.get(method, (0.0, 0.0))
+        scale = (seen + self.WEIGHT) / (foretold + self.WEIGHT)
+        return self.rate(method, _MATCH_BUCKETS[match], 1.0 - min(0.95, scale * _MATCH_HAZARDS[match]))
+
+    def learn_match(self, method: str, match: int, accepted: bool) -> None:
+        """A token behind a match of so many tokens was accepted, or not."""
+        match = min(match, _LONGEST)
+        misses = self._misses.setdefault(method, [0.0, 0.0])
+        misses[0] = misses[0] * self.DECAY + (not accepted)
+        misses[1] = misses[1] * self.DECAY + _MATCH_HAZARDS[match]
+        self.learn(method, _MATCH_BUCKETS[match], float(accepted))
 
     def learn(self, method: str, bucket: int, accepted: float) -> None:
         """A token of this evidence was accepted (1.0) or not (0.0)."""
@@ -171,8 +199,10 @@ def _match_bucket(match: int) -> int:
     return match if match < 8 else 4 + int(2 * math.log2(match)) if match < 64 else 16
 
 
-_MATCH_BUCKETS = [_match_bucket(m) for m in range(65)]
-_MATCH_PRIORS = [0.1, *(1.0 - 0.62 / m**0.75 for m in range(1, 65))]  # 0.38, 0.63, 0.73, 0.78, …
+_LONGEST = 64  # longer matches are all alike
+_MATCH_BUCKETS = [_match_bucket(m) for m in range(_LONGEST + 1)]
+# measured on greedy answers of a 0.5B model to prompts of nine kinds: the chance of a rejection is 0.85 / match
+_MATCH_HAZARDS = [0.7, 0.6, *(0.85 / m for m in range(2, _LONGEST + 1))]
 
 
 def _confidence_bucket(confidence: float) -> int:
@@ -194,6 +224,9 @@ class ProfitPacer:
     PROBE_SHARE = 0.005
     MEMORY = 0.98  # of the running rate: about 50 cycles
     FIRST_CHANCE = 0.7  # acceptance of a draft token before anything is known
+    FIRST_TRUST = (
+        8  # most tokens of a free draft before one was accepted in full; then twice as many, and so on
+    )
 
     def __init__(
         self, costs: Costs, fixed_width: int | None = None, steps: Mapping[str, float] | None = None
@@ -208,6 +241,7 @@ class ProfitPacer:
         self._emitted, self._spent = 0.0, 0.0  # of the latest cycles, for the rate
         self._time, self._lost = 0.0, 0.0  # of all cycles; lost by probes
         self._probing: str | None = None
+        self._trust: dict[str, int] = {}
         self._drafter, self._drafted = "", 0  # what a neural drafter drafted in this cycle, used or not
 
     def begin(self) -> None:
@@ -230,6 +264,10 @@ class ProfitPacer:
                 return draft.first(1)  # enough to learn from
         if draft.q is not None:  # dropping tokens for what was drawn would bias what is proposed
             return draft
+        if not draft.confidence:
+            chances = chances[: self._trust.get(draft.method, self.FIRST_TRUST)]
+        if self._fixed_width is None:
+            chances = chances[: self.costs.reach - 1]
         cost, rate = self._verify_costs(len(chances) + 1), self._rate()
         best, best_worth = 0, 1.0 - rate * cost[1]
         emitted, survive = 1.0, 1.0
@@ -272,8 +310,7 @@ class ProfitPacer:
         rate, method = self.acceptance.rate, draft.method
         if draft.confidence:
             return [rate(method, _confidence_bucket(c), c) for c in draft.confidence]
-        matches = (min(draft.match + i, 64) for i in range(len(draft)))
-        return [rate(method, _MATCH_BUCKETS[m], _MATCH_PRIORS[m]) for m in matches]
+        return [self.acceptance.match_rate(method, draft.match + i) for i in range(len(draft))]
 
     def _measures_plain(self) -> bool:
         """The first decode of all is plain, so that it is known what drafting must beat."""
@@ -305,6 +342,9 @@ class ProfitPacer:
         draft, verdict = cycle.draft, cycle.verdict
         if draft.confidence:
             self._learn_neural(cycle)
+        elif draft.tokens and verdict.accepted == len(draft):
+            trust = self._trust.get(draft.method, self.FIRST_TRUST)
+            self._trust[draft.method] = max(trust, 2 * len(draft))
         spent = self._step(self._drafter) * self._drafted + self._verify_costs(cycle.width)[cycle.width]
         self._drafted = 0
         self._emitted = self._emitted * self.MEMORY + len(verdict.tokens)
@@ -339,7 +379,7 @@ class _Shadow:
         while self.compared < len(draft) and self.depth + self.compared < len(history):
             i = self.compared
             hit = draft.tokens[i] == history[self.depth + i]
-            acceptance.learn(draft.method, _MATCH_BUCKETS[min(draft.match + i, 64)], float(hit))
+            acceptance.learn_match(draft.method, draft.match + i, hit)
             self.compared += 1
             if not hit:
                 return True

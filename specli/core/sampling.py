@@ -3,13 +3,16 @@
 The order is llama.cpp's default one: logit bias, penalties, top-k, typical, top-p, min-p,
 temperature. Temperature comes last, so the truncations see the model's own probabilities.
 Temperature 0 leaves one token: the most probable of those that the truncations left.
+
+A constraint comes before the truncations: they choose among legal tokens only. To ask it about a whole
+vocabulary is slow, so it is asked from the most probable token down, until no further one can matter.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -18,7 +21,11 @@ from numpy.typing import NDArray
 
 from specli.core.types import Distribution
 
+Legal = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
+"""Which of some tokens, shape (n,), may come next."""
+
 _GROUP = 64
+_ASKED = (256, 4096)  # likeliest tokens that a constraint is asked about, before it is about all
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +59,25 @@ class SamplingParams:
         return [*(history if n < 0 else history[-n:]), *draft]
 
 
-def distribution(logits: NDArray[np.float32], context: Sequence[int], params: SamplingParams) -> Distribution:
-    """The target distribution after `context`. `logits`, shape (n_vocab,), is left as it is."""
+def distribution(
+    logits: NDArray[np.float32], context: Sequence[int], params: SamplingParams, legal: Legal | None = None
+) -> Distribution:
+    """The target distribution after `context`. `logits`, shape (n_vocab,), is left as it is.
+
+    `legal`: only such tokens are in it; it is empty if there is none. Bias for ids that the row does not
+    have is passed over.
+    """
     if params.logit_bias or params.penalised:
         logits = _adjusted(logits, context, params)
-    if params.temp <= 0.0 and params.typical_p >= 1.0:  # no other truncation drops the most probable
-        return Distribution.one_hot(int(np.argmax(logits)))
-    ids, x = _truncated(logits, params)
+    if legal is None:
+        if params.temp <= 0.0 and params.typical_p >= 1.0:  # no other truncation drops the most probable
+            return Distribution.one_hot(int(np.argmax(logits)))
+        ids = _candidates(logits, params)
+    else:
+        ids = _legal_candidates(logits, params, legal)
+        if not len(ids):
+            return Distribution.nothing()
+    ids, x = _truncated(ids, logits[ids].astype(np.float64), params)
     if len(ids) == 1 or params.temp <= 0.0:
         return Distribution.one_hot(int(ids[int(np.argmax(x))]))
     probs = np.exp((x - x.max()) / params.temp)
@@ -74,31 +93,77 @@ def _adjusted(
 ) -> NDArray[np.float32]:
     logits = logits.copy()
     for token, bias in params.logit_bias.items():
-        logits[token] += bias
+        if token < len(logits):
+            logits[token] += bias
     if params.penalised:
         n = params.repeat_last_n
         window = context if n < 0 else context[max(0, len(context) - n) :]
         counts = Counter(window)
         ids = np.fromiter(counts.keys(), np.int64, len(counts))
         times = np.fromiter(counts.values(), np.float32, len(counts))
+        if len(ids) and ids.max() >= len(logits):  # a row of a drafter with the smaller vocabulary
+            ids, times = ids[ids < len(logits)], times[ids < len(logits)]
         x = logits[ids]
         x = np.where(x <= 0.0, x * params.repeat_penalty, x / params.repeat_penalty)
         logits[ids] = x - times * params.frequency_penalty - params.presence_penalty
     return logits
 
 
-def _truncated(
-    logits: NDArray[np.float32], params: SamplingParams
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Ids in ascending order and their logits, after top-k, typical, top-p and min-p."""
+def _candidates(logits: NDArray[np.float32], params: SamplingParams) -> NDArray[np.int64]:
+    """Ids in ascending order after top-k; without it, less those that min-p drops anyway."""
     n = len(logits)
     if 0 < params.top_k < n:
-        ids = top_k_ids(logits, params.top_k)
-    elif params.min_p > 0.0 and params.typical_p >= 1.0 and params.top_p >= 1.0:
-        ids = np.flatnonzero(logits >= float(logits.max()) + math.log(params.min_p))
-    else:
-        ids = np.arange(n)
-    x = logits[ids].astype(np.float64)
+        return top_k_ids(logits, params.top_k)
+    if params.min_p > 0.0 and params.typical_p >= 1.0 and params.top_p >= 1.0:
+        return np.flatnonzero(logits >= float(logits.max()) + math.log(params.min_p))
+    return np.arange(n)
+
+
+def _legal_candidates(logits: NDArray[np.float32], params: SamplingParams, legal: Legal) -> NDArray[np.int64]:
+    """Legal ids in ascending order after top-k; those that cannot matter any more may be missing."""
+    n = len(logits)
+    greedy = params.temp <= 0.0 and params.typical_p >= 1.0
+    known = np.empty(0, np.int64)  # asked about
+    found = np.empty(0, np.int64)  # of these the legal ones
+    for size in (*((1,) if greedy else ()), *_ASKED, n):
+        asked = top_k_ids(logits, min(size, n))
+        new = np.setdiff1d(asked, known, assume_unique=True)
+        new = new[logits[new] > -np.inf]
+        found = np.sort(np.concatenate([found, new[legal(new)]])) if len(new) else found
+        if size >= n or (len(found) and (greedy or _settled(logits[found], logits[asked], n, params))):
+            break
+        known = asked
+    if 0 < params.top_k < len(found):
+        found = found[top_k_ids(logits[found], params.top_k)]
+    return found
+
+
+def _settled(found: NDArray[np.float32], asked: NDArray[np.float32], n: int, params: SamplingParams) -> bool:
+    """Whether the legal logits `found` among those `asked` about decide what the truncations leave, whatever
+    is legal among the other n - len(asked), none of which is larger."""
+    wanted = params.top_k if params.top_k > 0 else n
+    if len(found) >= wanted:
+        return True
+    if params.typical_p < 1.0:
+        return False
+    best, lowest = float(found.max()), float(asked.min())
+    probs = np.sort(np.exp(found.astype(np.float64) - best))[::-1]
+    survive = math.inf  # how many min-p leaves
+    if params.min_p > 0.0 and lowest < best + math.log(params.min_p):
+        survive = int((probs >= params.min_p * (1.0 - 1e-9)).sum())
+    fewest = most = math.inf  # how many top-p leaves, with nothing more and with as much more as can be
+    if params.top_p < 1.0:
+        reached = np.cumsum(probs)
+        more = min(wanted - len(found), n - len(asked)) * math.exp(lowest - best)
+        fewest = int(np.searchsorted(reached, params.top_p * reached[-1] * (1.0 - 1e-9))) + 1
+        most = int(np.searchsorted(reached, params.top_p * (reached[-1] + more) * (1.0 + 1e-9))) + 1
+    return min(fewest, survive) == min(most, survive) <= len(found)
+
+
+def _truncated(
+    ids: NDArray[np.int64], x: NDArray[np.float64], params: SamplingParams
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Ids in ascending order and their logits, after typical, top-p and min-p."""
     if np.isneginf(x).any():
         keep = ~np.isneginf(x)
         ids, x = ids[keep], x[keep]

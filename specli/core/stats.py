@@ -32,10 +32,14 @@ class Stats:
     finish: str | None = None
     by_method: dict[str, MethodStats] = field(default_factory=dict)
     widths: Counter[int] = field(default_factory=Counter)
+    drafting_cycles: int = 0  # those whose draft was verified, and what they took
+    drafting_s: float = 0.0
     _tested_at: list[int] = field(default_factory=list)
     _accepted_at: list[int] = field(default_factory=list)
     _plain: list[float] = field(default_factory=list)
-    _drafted_tokens: int = 0  # emitted by cycles with a draft, and the time of those without, looking left out
+    _drafted_tokens: int = (
+        0  # emitted by cycles with a draft, and the time of those without, looking left out
+    )
     _undrafted_s: float = 0.0
 
     def fold(self, cycle: Cycle, plain_width: int = 1) -> None:
@@ -62,6 +66,8 @@ class Stats:
             mine.drafted += len(draft)
             mine.tested += verdict.tested
             mine.accepted += verdict.accepted
+            self.drafting_cycles += 1
+            self.drafting_s += cycle.draft_s + cycle.verify_s
             for i in range(verdict.tested):
                 if i == len(self._tested_at):
                     self._tested_at.append(0)
@@ -96,6 +102,14 @@ class Stats:
         """Acceptance rate by position in the draft, the positions before being accepted."""
         return [a / t for a, t in zip(self._accepted_at, self._tested_at)]
 
+    def tested_at(self, position: int) -> int:
+        """Draft tokens tested at a position, counted from 0."""
+        return self._tested_at[position] if position < len(self._tested_at) else 0
+
+    def accepted_at(self, position: int) -> int:
+        """Those of them that were accepted."""
+        return self._accepted_at[position] if position < len(self._accepted_at) else 0
+
     @property
     def tokens_per_second(self) -> float | None:
         """Tokens emitted after the first cycle over the time after it."""
@@ -107,6 +121,45 @@ class Stats:
     def plain_token_s(self) -> float | None:
         """Seconds of one plain decode in this answer: the median of those that had no draft."""
         return median(self._plain) if self._plain else None
+
+    @property
+    def draft_share(self) -> float | None:
+        """Part of the time that went into drafting."""
+        return self.draft_s / self.total_s if self.total_s > 0 else None
+
+    @property
+    def verify_share(self) -> float | None:
+        """Part of the time that went into the target's decodes."""
+        return self.verify_s / self.total_s if self.total_s > 0 else None
+
+    @property
+    def wasted(self) -> int:
+        """Draft tokens that were verified for nothing."""
+        return self.drafted - self.accepted
+
+    def break_even_length(self, plain_token_s: float | None = None) -> float | None:
+        """Tokens that a drafting cycle must emit to be as fast as plain decoding, at what such cycles cost
+        in this answer. `plain_token_s` as in `speedup`."""
+        plain = self.plain_token_s if self._plain else plain_token_s
+        if not plain or not self.drafting_cycles:
+            return None
+        return self.drafting_s / self.drafting_cycles / plain
+
+    def break_even(self, plain_token_s: float | None = None) -> float | None:
+        """Acceptance rate, the same at every position, from which on drafts of this answer's mean length
+        pay: 1 + a + a² + … + a^K = `break_even_length`. Above 1 where not even full acceptance would, and
+        then by how much the cycle costs more than it can emit."""
+        needed = self.break_even_length(plain_token_s)
+        if needed is None:
+            return None
+        length = self.drafted / self.drafting_cycles
+        if needed >= length + 1:
+            return needed / (length + 1)
+        low, high = 0.0, 1.0
+        for _ in range(40):
+            middle = (low + high) / 2
+            low, high = (middle, high) if _emitted(middle, length) < needed else (low, middle)
+        return high
 
     def speedup(self, plain_token_s: float | None = None) -> float | None:
         """What plain decoding would have taken over what it took, first cycle left out.
@@ -122,3 +175,10 @@ class Stats:
             return None
         outside = max(0.0, self.total_s - self.verify_s - self.draft_s) / self.cycles
         return (self._undrafted_s + self._drafted_tokens * ((plain or 0.0) + outside)) / time
+
+
+def _emitted(acceptance: float, length: float) -> float:
+    """Tokens a cycle emits on average with drafts of `length`, which need not be whole."""
+    if acceptance >= 1.0:
+        return length + 1
+    return float((1.0 - acceptance ** (length + 1)) / (1.0 - acceptance))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -27,10 +28,21 @@ class Distribution:
     ids: NDArray[np.int64]
     probs: NDArray[np.float64]
 
-    @classmethod
-    def one_hot(cls, token: int) -> Distribution:
+    @staticmethod
+    @lru_cache(maxsize=4096)
+    def one_hot(token: int) -> Distribution:
         """All probability on one token: what greedy decoding samples from."""
-        return cls(np.array([token], np.int64), np.ones(1))
+        return Distribution(np.array([token], np.int64), np.ones(1))
+
+    @classmethod
+    def nothing(cls) -> Distribution:
+        """No token at all: nothing may follow here."""
+        return cls(np.empty(0, np.int64), np.empty(0))
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing may follow."""
+        return len(self.ids) == 0
 
     def prob(self, token: int) -> float:
         """Probability of `token`, 0.0 for one outside the support."""
@@ -91,13 +103,32 @@ class Verdict:
     tested: int
 
 
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A token and the logarithm of its probability."""
+
+    token: int
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """What the model itself, before any sampler, gave an emitted token, and which it held likeliest
+    there (`top`, most probable first)."""
+
+    token: int
+    logprob: float
+    top: tuple[Candidate, ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Cycle:
     """One draft and one verify: what was proposed, what came of it, what it took.
 
     `width`: rows of the verify decode (draft + 1, or the fixed width). `depth`: tokens in the
     target's cache before it. Times in seconds. `finish`: None while the answer goes on, else
-    "stop" (end token), "length" or "context".
+    "stop" (end token, or all said that a constraint allows), "length" or "context". `logprobs`: one for
+    each emitted token where the rules ask for them, else empty.
     """
 
     draft: Draft
@@ -108,6 +139,7 @@ class Cycle:
     verify_s: float
     total_s: float
     finish: str | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -155,6 +187,30 @@ class LanguageModel(Protocol):
         Dropping rows of the latest decode, all but its first, always succeeds exactly. A deeper
         cut may keep less on a cache that cannot be cut anywhere; the caller decodes the rest.
         """
+        ...
+
+
+class Constraint(Protocol):
+    """What may be said: a machine that reads the answer, token by token.
+
+    It never has to go back: it is only told tokens that stand.
+    """
+
+    @property
+    def over(self) -> bool:
+        """Whether the answer must end here without an end token: nothing at all may follow."""
+        ...
+
+    def begin(self) -> None:
+        """A new answer starts: nothing was said yet."""
+        ...
+
+    def legal(self, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of the tokens `ids` may come next, shape (n,). End tokens may where the answer may end."""
+        ...
+
+    def advance(self, token: int) -> None:
+        """`token`, a legal one, was said. An end token changes nothing."""
         ...
 
 

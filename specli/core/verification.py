@@ -34,11 +34,13 @@ def verify(
 
     `target(i)` is the target's distribution for the token after `draft[:i]`; it is asked for only
     as far as needed. `position` numbers the first emitted token for `noise`. Nothing follows a
-    token in `ends`.
+    token in `ends`, nor comes where the target's distribution is empty.
     """
     emitted: list[int] = []
     for i, proposed in enumerate(draft.tokens):
         p = target(i)
+        if p.empty:
+            return Verdict(tuple(emitted), i, i)
         if draft.q is None or coupled:
             token = noise.choose(p, position + i)
             accepted = token == proposed
@@ -52,7 +54,9 @@ def verify(
         if token in ends:
             return Verdict(tuple(emitted), i + 1, i + 1)
     n = len(draft.tokens)
-    emitted.append(noise.choose(target(n), position + n))
+    last = target(n)
+    if not last.empty:
+        emitted.append(noise.choose(last, position + n))
     return Verdict(tuple(emitted), n, n)
 
 

@@ -24,6 +24,12 @@ ARCHIVE_CANDIDATES = MAX_CANDIDATES // 2
 ARCHIVE_CAP = 1 << 17
 """Tokens of discarded text that are kept; beyond, the oldest half is forgotten."""
 
+EDIT_REACH = 8
+"""Tokens that an edit of copied text may put in or leave out for the copy to be resumed behind it."""
+
+SOLID = 4
+"""Length of a match that counts as copying: where it is left, an edit is likelier than an end."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Match:
@@ -79,7 +85,8 @@ class HistoryDrafter(NgramDrafter):
 
     The newest of equally long matches wins; the text wins over discarded text. Lengths beyond 64
     (or `size_n`, if larger) count as equal. The last `size_n` tokens must have occurred at least
-    `min_hits` times before.
+    `min_hits` times before. Where no match is found just after copied text was left, as by an edit,
+    the copy is resumed behind the edit, on the evidence of one token or none.
     """
 
     method = "draft-self"
@@ -91,10 +98,12 @@ class HistoryDrafter(NgramDrafter):
         self._cap = max(MATCH_CAP, size_n)
         self._last: _Match | None = None
         self._last_at = 0
+        self._copied: _Match | None = None  # the latest solid match, when the text had so many tokens
+        self._copied_at = 0
 
     def begin(self, history: Sequence[int]) -> None:
         """Index `history`; what it no longer contains moves to the archive."""
-        self._last = None
+        self._last = self._copied = None
         before = self._index.text.copy()
         lost = self._index.sync(history)
         if lost:
@@ -108,6 +117,10 @@ class HistoryDrafter(NgramDrafter):
             return NO_DRAFT
         self._index.extend(history)
         match = self._longest()
+        if match is not None and match.length >= SOLID:
+            self._copied, self._copied_at = match, len(self._index.text)
+        elif match is None and self.min_hits == 1:
+            match = self._resumed()
         self._last, self._last_at = match, len(self._index.text)
         if match is None:
             return NO_DRAFT
@@ -118,7 +131,7 @@ class HistoryDrafter(NgramDrafter):
         """Forget all text, the discarded too."""
         super().close()
         self._archive = _Archive(self.size_n)
-        self._last = None
+        self._last = self._copied = None
 
     def _longest(self) -> _Match | None:
         live, archive = self._index, self._archive.index
@@ -152,6 +165,30 @@ class HistoryDrafter(NgramDrafter):
         if end >= len(source) or source[end] == SEPARATOR:
             return None
         return _Match(last.index, end, min(cap, last.length + added))
+
+    def _resumed(self) -> _Match | None:
+        """Behind an edit of what was copied: the nearest place there that has the text's last token
+        before it, or, straight after the first token that differs, the place behind what it replaced."""
+        copied, text = self._copied, self._index.text
+        if copied is None or len(text) - self._copied_at > self.size_m + EDIT_REACH:
+            return None
+        source, left = copied.index.text, copied.end
+        for token in text[self._copied_at :]:  # how far the copy went on before it was left
+            if left >= len(source) or source[left] != token:
+                break
+            left += 1
+        edited = len(text) - self._copied_at - (left - copied.end)
+        if not 0 < edited <= EDIT_REACH:
+            return None
+        last = text[-1]
+        ends = range(left + 1, min(left + edited + EDIT_REACH, len(source)))
+        behind = [end for end in ends if source[end - 1] == last]
+        if behind:
+            return _Match(copied.index, min(behind, key=lambda end: abs(end - left - edited)), 1)
+        end = left + 1
+        if edited == 1 and end < len(source) and source[end] != SEPARATOR:
+            return _Match(copied.index, end, 0)
+        return None
 
     def _continue(self, match: _Match, length: int) -> list[int]:
         tokens = match.index.text[match.end : match.end + length]

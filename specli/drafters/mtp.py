@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-import numpy as np
-
 from specli.core.pacing import Pacer
-from specli.core.types import NO_DRAFT, Cycle, Draft, Logits
+from specli.core.types import Cycle, Draft, Logits
+from specli.drafters.neural import NeuralDrafter
 
 
 class PredictionHeads(Protocol):
@@ -38,12 +37,10 @@ class PredictionHeads(Protocol):
         ...
 
 
-class MtpDrafter:
-    """Drafts greedily with prediction heads.
+class MtpDrafter(NeuralDrafter):
+    """Drafts with prediction heads.
 
-    `n_vocab`: ids at or above this are never proposed. A draft ends where the heads' own probability
-    falls below `p_min`, or where `pacer` sees no profit in another token; shorter ones than `n_min`
-    are dropped.
+    `n_vocab`: ids at or above this are never proposed. See `NeuralDrafter` for the rest.
     """
 
     method = "draft-mtp"
@@ -57,38 +54,22 @@ class MtpDrafter:
         n_min: int = 0,
         p_min: float = 0.0,
     ) -> None:
+        super().__init__(pacer, n_max if heads.most is None else min(n_max, heads.most), n_min, p_min)
         self._heads = heads
-        self._pacer = pacer
         self._n_vocab = n_vocab
-        self._n_max = n_max if heads.most is None else min(n_max, heads.most)
-        self._n_min, self._p_min = n_min, p_min
 
     def begin(self, history: Sequence[int]) -> None:
         """Nothing: what changed in the target's cache is found when the next draft begins."""
 
     def propose(self, history: Sequence[int], limit: int) -> Draft:
-        limit = min(limit, self._n_max, self._heads.n_ctx - len(history))
-        if limit < 1 or limit < self._n_min or not self._pacer.goes_on(self.method, (), limit):
-            return NO_DRAFT
-        tokens: list[int] = []
-        confidence: list[float] = []
-        row = self._heads.start(history[-1])[: self._n_vocab]
-        while True:
-            token = int(np.argmax(row))
-            p = float(1.0 / np.exp(row - row[token]).sum())
-            if p < self._p_min:
-                break
-            tokens.append(token)
-            confidence.append(p)
-            if not self._pacer.goes_on(self.method, confidence, limit):
-                break
-            row = self._heads.extend(token)[: self._n_vocab]
-        if len(tokens) < max(1, self._n_min):
-            return NO_DRAFT
-        return Draft(tuple(tokens), self.method, confidence=tuple(confidence))
+        limit = min(limit, self._heads.n_ctx - len(history))
+        return self._chain(
+            history,
+            limit,
+            lambda: self._heads.start(history[-1])[: self._n_vocab],
+            lambda token: self._heads.extend(token)[: self._n_vocab],
+        )
 
     def commit(self, history: Sequence[int], cycle: Cycle) -> None:
+        self._learn(cycle)
         self._heads.end_cycle()
-
-    def close(self) -> None:
-        """The heads belong to whoever opened them."""

@@ -39,6 +39,9 @@ __all__ = [
 ]
 
 
+_FEW = 16  # tokens
+
+
 def debugging() -> bool:
     """Whether caches are compared with the library's own account after every step (for tests)."""
     return os.environ.get("SPECLI_DEBUG_CACHES", "") not in ("", "0")
@@ -143,12 +146,18 @@ class Context:
 
     def _decode_batch(self, tokens: Sequence[int], rows: int) -> None:
         n, at = len(tokens), len(self._tokens)
-        self._b_token[:n] = tokens
-        self._b_pos[:n] = range(at, at + n)
-        self._b_logits[: n - rows] = 0
-        self._b_logits[n - rows : n] = 1
-        self._batch.n_tokens = n
-        code = self._lib.llama_decode(self.handle, self._batch)
+        batch = self._batch
+        if n <= _FEW:  # one by one through the pointers: cheaper than four numpy calls
+            token, pos, logits, first = batch.token, batch.pos, batch.logits, n - rows
+            for i in range(n):
+                token[i], pos[i], logits[i] = tokens[i], at + i, i >= first
+        else:
+            self._b_token[:n] = tokens
+            self._b_pos[:n] = range(at, at + n)
+            self._b_logits[: n - rows] = 0
+            self._b_logits[n - rows : n] = 1
+        batch.n_tokens = n
+        code = self._lib.llama_decode(self.handle, batch)
         if code != 0:
             self._recover(at, n)
             raise EngineError(_DECODE_ERRORS.get(code, f"the library failed to decode (code {code})"))
@@ -168,9 +177,9 @@ class Context:
 
     def _logits(self, rows: int) -> Logits:
         pointer = self._lib.llama_get_logits(self._handle)
-        address = ctypes.cast(pointer, ctypes.c_void_p).value
-        if not address:
+        if not pointer:
             raise EngineError("the library returned no logits")
+        address = ctypes.addressof(pointer.contents)
         if address != self._rows_at:
             shape = (self.params.max_rows, self._n_vocab)
             self._rows_at, self._rows = address, np.ctypeslib.as_array(pointer, shape)

@@ -27,6 +27,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=300)
     parser.add_argument("--types", default="none")
     parser.add_argument("--temp", type=float, default=0.0)
+    parser.add_argument("--threads", type=int)
     parser.add_argument("--prompt", default="Write a long story about a lighthouse keeper and the sea.")
     args = parser.parse_args()
     flags = {
@@ -38,14 +39,15 @@ def main() -> None:
     }
     settings = profiles.resolve(profiles.load("auto"), flags)
     library = backend.load_library()
-    inside = 0.0
+    inside = inside_cpu = 0.0
     original = library.llama_decode
 
     def timed(*arguments: Any) -> int:
-        nonlocal inside
-        began = time.perf_counter()
+        nonlocal inside, inside_cpu
+        began, began_cpu = time.perf_counter(), time.thread_time()
         code: int = original(*arguments)
         inside += time.perf_counter() - began
+        inside_cpu += time.thread_time() - began_cpu
         return code
 
     library.llama_decode = timed
@@ -53,14 +55,15 @@ def main() -> None:
         answer = generator.answer(generator.prompter.tokens([Message("user", args.prompt)]))
         steps = iter(answer)
         next(steps)
-        inside, began = 0.0, time.perf_counter()
+        inside, inside_cpu, began, began_cpu = 0.0, 0.0, time.perf_counter(), time.thread_time()
         for step in steps:
             sys.stdout.write("".join(span.text for span in step.spans))
             sys.stdout.flush()
-        total = time.perf_counter() - began
+        total, cpu = time.perf_counter() - began, time.thread_time() - began_cpu - inside_cpu
     tokens = answer.stats.generated - answer.stats.first_tokens
+    print(f"\nprocessor time of this thread outside decode: {1e6 * cpu / answer.stats.cycles:.0f} µs a cycle")
     print(
-        f"\n{tokens} tokens, {tokens / total:.1f} tokens/s; inside decode {inside:.3f} s, outside {total - inside:.3f} s "
+        f"{tokens} tokens, {tokens / total:.1f} tokens/s; inside decode {inside:.3f} s, outside {total - inside:.3f} s "
         f"= {100 * (total - inside) / inside:.2f}% of it, {1e6 * (total - inside) / answer.stats.cycles:.0f} µs a cycle"
     )
 

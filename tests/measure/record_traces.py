@@ -1,6 +1,6 @@
 """Record answers and what a draft model would propose at each of their tokens, for pacing in simulation.
 
-    python tests/measure/record_traces.py TARGET.gguf DRAFT.gguf OUT.jsonl [--tokens 80] [--depth 8] [--per-category 1]
+python tests/measure/record_traces.py TARGET.gguf DRAFT.gguf OUT.jsonl [--tokens 80] [--depth 8] [--per-category 1]
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from specli.engine.model import Model, ModelParams
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("target", type=Path)
     parser.add_argument("draft", type=Path)
     parser.add_argument("out", type=Path)
@@ -60,7 +62,9 @@ def main() -> None:
                     token = int(logits.argmax())
                     chain.append([token, round(float(1 / np.exp(logits - logits[token]).sum()), 4)])
                 drafts.append(chain)
-            out.write(json.dumps({"id": row["id"], "prompt": prompt, "output": output, "drafts": drafts}) + "\n")
+            out.write(
+                json.dumps({"id": row["id"], "prompt": prompt, "output": output, "drafts": drafts}) + "\n"
+            )
             out.flush()
             print(row["id"], len(output), flush=True)
 
