@@ -49,7 +49,9 @@ def compact(trace: Trace) -> Trace:
     for token in [*trace.prompt, *trace.output, *(t for chain in trace.drafts for t, _ in chain)]:
         number.setdefault(token, len(number))
     drafts = tuple(tuple((number[t], c) for t, c in chain) for chain in trace.drafts)
-    return Trace(trace.id, tuple(number[t] for t in trace.prompt), tuple(number[t] for t in trace.output), drafts)
+    return Trace(
+        trace.id, tuple(number[t] for t in trace.prompt), tuple(number[t] for t in trace.output), drafts
+    )
 
 
 class Clock:
@@ -69,7 +71,11 @@ class ScriptedModel:
         self._script = [*trace.prompt, *trace.output, 0]
         self._curve, self._clock = curve, clock
         self._tokens: list[int] = list(trace.prompt[:-1])
-        self.n_ctx, self.max_rows, self.n_vocab = 1 << 30, max_rows, 1 + max([*self._script, *(t for chain in trace.drafts for t, _ in chain)])
+        self.n_ctx, self.max_rows, self.n_vocab = (
+            1 << 30,
+            max_rows,
+            1 + max([*self._script, *(t for chain in trace.drafts for t, _ in chain)]),
+        )
 
     @property
     def tokens(self) -> Sequence[int]:
@@ -125,7 +131,11 @@ class Outcome:
 
 
 def simulate(
-    trace: Trace, curve: Curve, pacer: Pacer, drafters: Callable[[Pacer, Clock], Sequence[Drafter]]
+    trace: Trace,
+    curve: Curve,
+    pacer: Pacer,
+    drafters: Callable[[Pacer, Clock], Sequence[Drafter]],
+    compete: bool = False,
 ) -> Outcome:
     clock = Clock()
     target = ScriptedModel(trace, curve, clock)
@@ -133,7 +143,7 @@ def simulate(
     cast = drafters(pacer, clock)
     for drafter in cast:
         drafter.begin(history)
-    rules = Rules(SamplingParams(temp=0.0), max_tokens=len(trace.output))
+    rules = Rules(SamplingParams(temp=0.0), max_tokens=len(trace.output), compete=compete)
     stats = Stats()
     for cycle in decode(target, history, cast, rules, pacer, clock):
         stats.fold(cycle)

@@ -26,7 +26,8 @@ class Rules:
 
     `max_tokens`: None for no limit. `ends`: tokens after which nothing follows. `exact_width`: rows
     of every decode in exact mode (None: as many as the draft needs). `coupled`: sampled drafts too
-    are matched against the target's own draw. `constraint`: what the answer may be, for one answer at a
+    are matched against the target's own draw. `compete`: the drafter of the largest expected profit goes,
+    not the first with something to say. `constraint`: what the answer may be, for one answer at a
     time. `logprobs`: how many of the likeliest tokens each cycle reports beside every emitted one (None:
     it reports nothing).
     """
@@ -37,6 +38,7 @@ class Rules:
     ends: Container[int] = ()
     exact_width: int | None = None
     coupled: bool = False
+    compete: bool = False
     constraint: Constraint | None = None
     logprobs: int | None = None
 
@@ -79,14 +81,22 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     return next(i for i in range(n) if a[i] != b[i])
 
 
-def propose(drafters: Sequence[Drafter], history: Sequence[int], limit: int, pacer: Pacer) -> Draft:
-    """The first draft, in the drafters' order, that has something to say and pays."""
+def propose(
+    drafters: Sequence[Drafter], history: Sequence[int], limit: int, pacer: Pacer, compete: bool = False
+) -> Draft:
+    """The first draft, in the drafters' order, that has something to say and pays.
+
+    `compete`: later drafters are asked too, and go where they are worth more.
+    """
+    best = NO_DRAFT
     if limit > 0:
         for drafter in drafters:
             draft = pacer.choose(drafter.propose(history, limit).first(limit), len(history))
             if draft.tokens:
-                return draft
-    return NO_DRAFT
+                best = draft
+                if not compete:
+                    break
+    return best
 
 
 def decode(
@@ -122,7 +132,7 @@ def decode(
             return
         asked = clock()  # what the caller did since the last cycle is nobody's drafting
         limit = min(rules.exact_width or target.max_rows, room, room if left is None else left) - 1
-        draft = propose(drafters, history, limit, pacer)
+        draft = propose(drafters, history, limit, pacer, rules.compete)
         drafted = clock()
 
         tokens = [history[-1], *draft.tokens]

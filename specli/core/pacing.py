@@ -242,11 +242,13 @@ class ProfitPacer:
         self._time, self._lost = 0.0, 0.0  # of all cycles; lost by probes
         self._probing: str | None = None
         self._trust: dict[str, int] = {}
+        self._bar = -math.inf  # worth of the best draft of this cycle so far, which another must beat
         self._drafter, self._drafted = "", 0  # what a neural drafter drafted in this cycle, used or not
 
     def begin(self) -> None:
         self._shadow = None  # it foretold another answer
         self._probing, self._drafted = None, 0
+        self._bar = -math.inf
 
     # -- how long ---------------------------------------------------------------------------------
 
@@ -269,7 +271,7 @@ class ProfitPacer:
         if self._fixed_width is None:
             chances = chances[: self.costs.reach - 1]
         cost, rate = self._verify_costs(len(chances) + 1), self._rate()
-        best, best_worth = 0, 1.0 - rate * cost[1]
+        best, best_worth = 0, max(self._bar, 1.0 - rate * cost[1])
         emitted, survive = 1.0, 1.0
         for k, chance in enumerate(chances, start=1):
             survive *= chance
@@ -277,6 +279,7 @@ class ProfitPacer:
             worth = emitted - rate * cost[k + 1]
             if worth > best_worth:
                 best, best_worth = k, worth
+        self._bar = best_worth
         return draft.first(best) if best else NO_DRAFT
 
     def goes_on(self, method: str, confidence: Sequence[float], limit: int) -> bool:
@@ -289,7 +292,7 @@ class ProfitPacer:
             return False
         cost, rate, step = self._verify_costs(limit + 1), self._rate(), self._step(method)
         emitted, survive = 1.0, 1.0
-        stop = 1.0 - rate * cost[1]
+        stop = max(self._bar, 1.0 - rate * cost[1])
         for k, c in enumerate(confidence, start=1):
             survive *= self.acceptance.rate(method, _confidence_bucket(c), c)
             emitted += survive
@@ -338,6 +341,7 @@ class ProfitPacer:
     # -- learning ---------------------------------------------------------------------------------
 
     def observe(self, history: Sequence[int], cycle: Cycle) -> None:
+        self._bar = -math.inf
         self.costs.learn(cycle.width, cycle.verify_s)
         draft, verdict = cycle.draft, cycle.verdict
         if draft.confidence:
