@@ -45,9 +45,13 @@ class Result:
 
 
 def measure(
-    traces: Sequence[Trace], curve: Curve, cast: Callable[[Trace], Cast], lengths: Sequence[int]
+    traces: Sequence[Trace],
+    curve: Curve,
+    cast: Callable[[Trace], Cast],
+    lengths: Sequence[int],
+    step: float = 0.0,
 ) -> Result:
-    """Each text on its own, from nothing learned but the costs."""
+    """Each text on its own, from nothing learned but the costs, a draft token's `step` among them."""
 
     def speed(trace: Trace, pacer: Pacer) -> float:
         return math.log(curve(1) / simulate(trace, curve, pacer, cast(trace)).seconds)
@@ -55,7 +59,9 @@ def measure(
     def mean(pacer: Callable[[], Pacer]) -> float:
         return math.exp(sum(speed(t, pacer()) for t in traces) / len(traces))
 
-    runs = [simulate(t, curve, ProfitPacer(known(curve)), cast(t)) for t in traces]
+    runs = [
+        simulate(t, curve, ProfitPacer(known(curve), steps={"draft-model": step}), cast(t)) for t in traces
+    ]
     ours = math.exp(sum(math.log(curve(1) / r.seconds) for r in runs) / len(runs))
     best = max(mean(lambda k=k: Capped(k)) for k in lengths)
     return Result(ours, best, sum(r.stats.drafted for r in runs))
@@ -80,7 +86,7 @@ def test_drafts_of_a_model(curve: Curve, step: float) -> None:
     def cast(trace: Trace) -> Cast:
         return lambda pacer, clock: [ScriptedDrafter(trace, pacer, step, clock, n_max=6)]
 
-    result = measure(load_traces(TRACES / "drafts.jsonl"), curve, cast, range(7))
+    result = measure(load_traces(TRACES / "drafts.jsonl"), curve, cast, range(7), step)
     assert result.ours >= 0.99
     assert result.ours >= 0.95 * result.best
     if result.best > 1.05:

@@ -73,6 +73,7 @@ class Costs:
         """`measured`: the shape was measured with this model on this machine."""
         self._shape = sorted(shape.items())
         self.frozen = frozen
+        self.known = frozen or measured
         self._widest = 1 << 30 if frozen or measured else 1
         self._times: dict[int, deque[float]] = {}
         self._table: list[float] = []
@@ -221,9 +222,9 @@ class ProfitPacer:
     `PROBE_SHARE` of the time.
     """
 
-    PROBE_SHARE = 0.005
+    PROBE_SHARE = 0.01
     MEMORY = 0.98  # of the running rate: about 50 cycles
-    FIRST_CHANCE = 0.7  # acceptance of a draft token before anything is known
+    FIRST_CHANCE = 0.75  # acceptance of a draft token before anything is known
     FIRST_TRUST = (
         8  # most tokens of a free draft before one was accepted in full; then twice as many, and so on
     )
@@ -303,7 +304,7 @@ class ProfitPacer:
             emitted += survive
             if emitted - rate * (cost[k + 1] + (k - drafted) * step) > stop:
                 return True
-        if drafted == 0 and self._may_probe():
+        if drafted == 0 and self._may_probe(step + cost[2] - cost[1]):
             self._probing = method
             return True
         return False
@@ -316,8 +317,8 @@ class ProfitPacer:
         return [self.acceptance.match_rate(method, draft.match + i) for i in range(len(draft))]
 
     def _measures_plain(self) -> bool:
-        """The first decode of all is plain, so that it is known what drafting must beat."""
-        return self._fixed_width is None and not self.costs.frozen and self.costs.measured(1) is None
+        """The first decode of all is plain, unless it is known what drafting must beat."""
+        return self._fixed_width is None and not self.costs.known and self.costs.measured(1) is None
 
     def _verify_costs(self, width: int) -> Sequence[float]:
         if self._fixed_width is None:
@@ -335,8 +336,9 @@ class ProfitPacer:
         plain = 1.0 / self._verify_costs(1)[1]
         return max(plain, self._emitted / self._spent) if self._spent else plain
 
-    def _may_probe(self) -> bool:
-        return self._lost <= self.PROBE_SHARE * self._time
+    def _may_probe(self, price: float) -> bool:
+        """Whether a probe that may lose `price` seconds keeps the losses within their share."""
+        return self._lost + price <= self.PROBE_SHARE * self._time
 
     # -- learning ---------------------------------------------------------------------------------
 
