@@ -31,6 +31,7 @@ def main() -> int:
     parser.add_argument("--temp", type=float, default=0.0)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--first", type=int, default=1000, help="only so many prompts")
+    parser.add_argument("--skip", type=int, default=0, help="leave out so many prompts")
     parser.add_argument("--methods", default="")
     parser.add_argument("--workloads", type=Path, default=Path(__file__).parent / "workloads.jsonl")
     args = parser.parse_args()
@@ -53,7 +54,7 @@ def main() -> int:
         Request(settings, args.target, args.draft), lambda s: print(s, file=sys.stderr)
     ) as generator:
         drafters = {d.method: d for d in generator.drafters}
-        for line in args.workloads.read_text("utf-8").splitlines()[: args.first]:
+        for line in args.workloads.read_text("utf-8").splitlines()[args.skip : args.first]:
             row = json.loads(line)
             prompt = generator.prompter.tokens([Message("user", row["prompt"])])
             plain: list[int] = []
