@@ -358,6 +358,7 @@ class Generator:
             ends=self.ends,
             exact_width=s.fixed_width,
             coupled=s.coupled,
+            compete=s.types == ("auto",),
             constraint=self.grammar,
         )
 

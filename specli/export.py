@@ -186,6 +186,14 @@ def _llama_sampling(s: Settings) -> list[str]:
     for token, bias in s.logit_bias.items():
         if token.isdigit():
             words += ["--logit-bias", f"{token}{bias:+g}"]
+    for flag, text in (
+        ("--grammar", s.grammar),
+        ("--grammar-file", s.grammar_file),
+        ("--json-schema", s.json_schema),
+        ("--json-schema-file", s.json_schema_file),
+    ):
+        if text is not None:
+            words += [flag, text]
     return words
 
 
@@ -235,7 +243,9 @@ def _vllm(s: Settings, model: str, draft: str | None) -> Exported:
     return Exported(tuple(comments), tuple(words))
 
 
-_SAMPLING_COMMENT = "temperature, top-k, penalties, stop and seed are sent with each request, not set here"
+_SAMPLING_COMMENT = (
+    "temperature, top-k, penalties, stop, seed, grammar and schema are sent with each request, not set here"
+)
 
 
 def _weights_comment(model: str, draft: str | None, engine: str) -> list[str]:

@@ -22,6 +22,7 @@ from specli.paths import config_dir
 from specli.settings import (
     BY_NAME,
     DEFAULT_PROFILE,
+    GRAMMARS,
     KEYS,
     SECTIONS,
     Key,
@@ -198,6 +199,8 @@ def resolve(profile: Profile, flags: Mapping[str, object] = MappingProxyType({})
     merged = {**profile.given, **asked}
     origins: dict[str, Origin] = {name: "flag" if name in asked else "profile" for name in merged}
     _imply_exact(merged, origins)
+    _imply_coupled(merged, origins)
+    _one_grammar(merged, origins, profile)
     values: dict[str, Any] = {BY_NAME[name].attribute: value for name, value in merged.items()}
     settings = Settings(**values, profile=profile.name, origins=MappingProxyType(origins))
     if settings.draft_n_min > settings.draft_n_max:
@@ -232,6 +235,33 @@ def _imply_exact(merged: dict[str, Value], origins: dict[str, Origin]) -> None:
             raise UsageError("--exact-width needs --exact, which --no-exact turns off; leave one of them out")
         return
     merged["exact"], origins["exact"] = True, width
+
+
+def _imply_coupled(merged: dict[str, Value], origins: dict[str, Origin]) -> None:
+    """Exact mode draws with coupled noise, whatever a profile says of `verify`."""
+    if merged.get("exact") is not True or merged.get("verify", "coupled") == "coupled":
+        return
+    if origins["verify"] == "flag":
+        raise UsageError(
+            "--verify rejection cannot be had in exact mode, where it depends on who drafts; add --no-exact"
+        )
+    merged["verify"], origins["verify"] = "coupled", origins["exact"]
+
+
+def _one_grammar(merged: dict[str, Value], origins: dict[str, Origin], profile: Profile) -> None:
+    """Of the ways to say what answers must be, flags beat those of the profile; two alike contradict."""
+    given = [name for name in GRAMMARS if merged.get(name) is not None]
+    by_flag = [name for name in given if origins[name] == "flag"]
+    for name in given if by_flag else ():
+        if name not in by_flag:
+            del merged[name], origins[name]
+    if len(by_flag) > 1:
+        raise UsageError(
+            f"{' and '.join(key(n).flag for n in by_flag)} are both given; leave one of them out"
+        )
+    if len(given) > 1 and not by_flag:
+        names = " and ".join(key(n).written for n in given)
+        raise ProfileError(f"{profile.place}: {names} are both set; leave one of them out")
 
 
 def _entry(name: str, path: Path) -> Entry:

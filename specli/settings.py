@@ -33,6 +33,8 @@ TYPES = (
 )
 TYPE_ALIASES: Mapping[str, str] = MappingProxyType({"draft-simple": "draft-model"})
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
+GRAMMARS = ("grammar", "grammar-file", "json-schema", "json-schema-file")
+"""Ways to say what answers must be; no two of them at once."""
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _BIAS = re.compile(r"(.+?)([+-](?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)", re.DOTALL)
 
@@ -287,6 +289,12 @@ class Settings:
     stop: tuple[str, ...] = _key("sampling", "texts", (), "texts that end the answer")
     logit_bias: Mapping[str, float] = _key("sampling", "table", {},
                                            "token = amount added to its logit", -1000, 1000)
+    verify: str = _key("sampling", "choice", "rejection", "how drafts are judged; coupled: same seed, same draws",
+                       choices=("rejection", "coupled"))
+    grammar: str | None = _key("sampling", "text", None, "what answers must be, in GBNF", unset="none")
+    grammar_file: str | None = _key("sampling", "text", None, "a file with such a grammar", unset="none")
+    json_schema: str | None = _key("sampling", "text", None, "a JSON schema that answers must fit", unset="none")
+    json_schema_file: str | None = _key("sampling", "text", None, "a file with such a schema", unset="none")
 
     ctx_size: int | None = _key("engine", "int", None, "tokens of context", 8, 2**31 - 1,
                                 automatic=0, unset="automatic: the model's, as memory allows, up to 8192")
@@ -321,6 +329,11 @@ class Settings:
     def fixed_width(self) -> int | None:
         """Rows of every decode where `exact` is on, else None."""
         return self.exact_width if self.exact else None
+
+    @property
+    def coupled(self) -> bool:
+        """Whether drafts are matched with the target's own draw: asked for, or because of exact mode."""
+        return self.exact or self.verify == "coupled"
 
     def ngram(self, method: str) -> NgramSizes:
         """The sizes of ngram-simple, ngram-map-k, ngram-map-k4v or draft-self."""

@@ -214,8 +214,8 @@ def test_json_has_the_promised_form(specli: Run) -> None:
     assert result.stderr == ""
     data = json.loads(result.stdout)
     assert list(data) == [
-        "specli", "model", "draft", "methods", "profile", "text", "token_ids", "finish_reason", "tokens",
-        "acceptance", "by_method", "timing", "tokens_per_second", "prompt_tokens_per_second",
+        "specli", "model", "draft", "methods", "profile", "text", "token_ids", "logprobs", "finish_reason",
+        "tokens", "acceptance", "by_method", "timing", "cycle", "tokens_per_second", "prompt_tokens_per_second",
         "speedup_estimate", "seed", "exact_width", "notices",
     ]  # fmt: skip
     assert data["model"] == "tiny-target-mtp" and data["draft"] is None

@@ -104,3 +104,33 @@ def test_speedup() -> None:
     assert drafted.speedup(0.5) == pytest.approx(2.0)  # 4 tokens a second where plain makes 2
     both = fold(first, cycle(0, 0, seconds=(0.0, 0.5, 0.5)), cycle(3, 3, seconds=(0.2, 0.8, 1.0)))
     assert both.speedup(99.0) == pytest.approx(5 / 1.5 * 0.5)  # its own measure goes first
+
+
+# figures users can act on
+
+
+def test_what_drafts_must_bring() -> None:
+    """By hand: plain decodes of 1 s; drafting cycles of 2.0 s (0.5 draft, 1.5 verify) with drafts of 3."""
+    stats = Stats()
+    assert stats.break_even() is None and stats.verify_share is None
+    plain = Cycle(NO_DRAFT, Verdict((1,), 0, 0), 1, 0, 0.0, 1.0, 1.0)
+    drafting = Cycle(Draft((1, 2, 3), "m"), Verdict((1, 2), 1, 2), 4, 0, 0.5, 1.5, 2.0)
+    for each in (plain, plain, drafting, drafting):
+        stats.fold(each)
+    assert stats.break_even_length() == pytest.approx(2.0)
+    rate = stats.break_even()
+    assert rate is not None and 1 + rate + rate**2 + rate**3 == pytest.approx(2.0, rel=1e-6)
+    assert (stats.draft_share, stats.verify_share) == (pytest.approx(1 / 6), pytest.approx(5 / 6))
+    assert stats.wasted == 4 and dict(stats.widths) == {1: 2, 4: 2}
+    assert stats.tested_at(1) == 2 and stats.accepted_at(1) == 0 and stats.tested_at(9) == 0
+
+
+def test_break_even_out_of_reach_is_above_one() -> None:
+    stats = Stats()
+    for each in (
+        Cycle(NO_DRAFT, Verdict((1,), 0, 0), 1, 0, 0.0, 1.0, 1.0),
+        Cycle(NO_DRAFT, Verdict((1,), 0, 0), 1, 0, 0.0, 1.0, 1.0),
+        Cycle(Draft((1,), "m"), Verdict((1, 2), 1, 1), 2, 0, 1.0, 3.0, 4.0),
+    ):
+        stats.fold(each)
+    assert stats.break_even_length() == pytest.approx(4.0) and stats.break_even() == pytest.approx(2.0)

@@ -37,6 +37,7 @@ from specli.profiles import (
     thawed,
     to_toml,
 )
+from specli.settings import GRAMMARS
 
 SHIPPED = ["auto", "chat", "code", "draft-model", "draft-self", "ngram-simple", "text"]
 EMPTY = Profile("empty", "empty.toml")
@@ -344,8 +345,9 @@ def profiles() -> st.SearchStrategy[Profile]:
     free = st.recursive(
         leaves, lambda kids: st.lists(kids, max_size=3) | st.dictionaries(names, kids, max_size=3)
     )
-    # The two bounds of a draft's length are drawn elsewhere: most pairs contradict each other.
-    plain = {each.name: values(each) for each in KEYS if each.name != "draft-n-min"}
+    # The two bounds of a draft's length are drawn elsewhere: most pairs contradict each other. So do grammars.
+    others = {"draft-n-min", *GRAMMARS[1:]}
+    plain = {each.name: values(each) for each in KEYS if each.name not in others}
     return st.builds(
         lambda given, measured: Profile("p", "p.toml", given, measured),
         st.fixed_dictionaries({}, optional=plain).map(

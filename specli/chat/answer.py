@@ -10,7 +10,7 @@ from specli.chat.text import TextStream
 from specli.core.decoding import Rules, decode, sync
 from specli.core.pacing import Pacer, ProfitPacer
 from specli.core.stats import Stats
-from specli.core.types import Cycle, Drafter
+from specli.core.types import Cycle, Drafter, TokenLogprobs
 from specli.engine.context import Context
 from specli.engine.vocab import Vocab
 
@@ -69,6 +69,7 @@ class Answer:
         self._vocab, self._chunk, self._stop = vocab, chunk, stop
         self._stream = TextStream(vocab.piece, stops)
         self._parts: list[str] = []
+        self._logprobs: list[TokenLogprobs] = []
 
     def __iter__(self) -> Iterator[Step]:
         began = time.perf_counter()
@@ -83,6 +84,7 @@ class Answer:
         cycles = decode(self._target, self.history, self._drafters, self._rules, self._pacer)
         for cycle in cycles:
             self.stats.fold(cycle, self._rules.exact_width or 1)
+            self._logprobs += cycle.logprobs
             if self.timing.first_token_s is None:
                 self.timing.first_token_s = time.perf_counter() - self.timing.started
             yield Step(cycle, self._spans(cycle))
@@ -94,7 +96,9 @@ class Answer:
                 self.finish = "interrupted"
             if self.finish is not None:
                 break
-        self.finish = self.finish or "context"
+        if self.finish is None:  # before a first cycle: the grammar wants nothing said, or there is no room
+            constraint = self._rules.constraint
+            self.finish = "stop" if constraint is not None and constraint.over else "context"
         rest = self._stream.finish()
         if rest:
             self._parts.append(rest)
@@ -126,6 +130,11 @@ class Answer:
         return self.history[self.prompt_length :]
 
     @property
+    def logprobs(self) -> list[TokenLogprobs] | None:
+        """One for each of `tokens`; None if they were not asked for."""
+        return None if self._rules.logprobs is None else self._logprobs[: len(self.tokens)]
+
+    @property
     def said(self) -> tuple[int, ...]:
         """The answer's tokens without the end token: what stands in the next turn's prompt."""
         tokens = self.tokens
@@ -136,7 +145,21 @@ class Answer:
     @property
     def speedup(self) -> float | None:
         """Estimated gain over plain decoding in this mode; None where plain was not measured."""
-        plain = None
+        return self.stats.speedup(self._plain_token_s)
+
+    @property
+    def break_even(self) -> float | None:
+        """Acceptance rate from which on this answer's drafts pay; see `Stats.break_even`."""
+        return self.stats.break_even(self._plain_token_s)
+
+    @property
+    def break_even_length(self) -> float | None:
+        """Tokens a drafting cycle must emit to pay; see `Stats.break_even_length`."""
+        return self.stats.break_even_length(self._plain_token_s)
+
+    @property
+    def _plain_token_s(self) -> float | None:
+        """What one plain decode takes, where earlier answers measured it."""
         if self._rules.exact_width is None and isinstance(self._pacer, ProfitPacer):
-            plain = self._pacer.costs.measured(1)
-        return self.stats.speedup(plain)
+            return self._pacer.costs.measured(1)
+        return None

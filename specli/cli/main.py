@@ -12,7 +12,7 @@ import typer
 
 from specli import __version__
 from specli.chat.text import safe_for_terminal
-from specli.cli import chat, check_draft, doctor, export, models, profiles, run
+from specli.cli import bench, chat, check_draft, doctor, export, models, profiles, run, tune
 from specli.cli.options import Sections
 from specli.errors import SpecliError
 from specli.interrupts import end_on_sigterm
@@ -21,6 +21,8 @@ from specli.ui.terminal import tolerant, with_fallbacks
 app = typer.Typer(name="specli", rich_markup_mode=None, pretty_exceptions_enable=False)
 app.command("chat", cls=Sections)(chat.chat)
 app.command("run", cls=Sections)(run.run)
+app.command("bench", cls=Sections)(bench.bench)
+app.command("tune", cls=Sections)(tune.tune)
 app.command("check-draft", cls=Sections)(check_draft.check_draft)
 app.command("doctor", cls=Sections)(doctor.doctor)
 app.command("export", cls=Sections)(export.export)

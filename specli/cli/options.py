@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
@@ -20,7 +20,7 @@ from specli.errors import ModelFileError, UsageError
 from specli.settings import DEFAULT_PROFILE, KEYS, Key, Kind, Settings
 
 if TYPE_CHECKING:
-    from specli.assembly import Generator
+    from specli.assembly import Generator, Request
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -99,8 +99,16 @@ class Shared:
         return settings
 
 
-def open_generator(shared: Shared, settings: Settings, say: Callable[[str], None]) -> Generator:
-    """Find the files and load. `say` gets each notice."""
+def open_generator(
+    shared: Shared,
+    settings: Settings,
+    say: Callable[[str], None],
+    *,
+    use_tuned: bool = True,
+    ignore_end: bool = False,
+) -> Generator:
+    """Find the files and load. `say` gets each notice. `use_tuned`: take the profile that `specli tune`
+    wrote for these models, if it holds here and no other was asked for."""
     from specli.hub import resolve_model
 
     # What can be seen wrong without the library is said before it is loaded.
@@ -116,13 +124,41 @@ def open_generator(shared: Shared, settings: Settings, say: Callable[[str], None
     from specli.engine.backend import set_verbose
 
     set_verbose(shared.verbose)
-    generator = Generator(Request(settings, model, draft, template), say)
+    request = Request(settings, model, draft, template, ignore_end)
+    lines: list[str] = []
+    if use_tuned:
+        request = _tuned(shared, request, lines.append)
+    for line in lines:
+        say(line)
+    generator = Generator(request, say)
+    generator.notices[:0] = lines
     try:
         _check_system(generator, shared, say)
     except BaseException:
         generator.close()
         raise
     return generator
+
+
+def _tuned(shared: Shared, request: Request, say: Callable[[str], None]) -> Request:
+    """`request` as tuned, where nothing else was asked for."""
+    settings = request.settings
+    asked = shared.profile != DEFAULT_PROFILE or "flag" in (
+        settings.origin("types"),
+        settings.origin("fixed"),
+    )
+    if asked:
+        return request
+    from specli import profiles, tuned
+
+    found = tuned.find(request.model, request.draft, settings)
+    if found is not None:
+        say(found.line)
+    if not isinstance(found, tuned.Tuned):
+        return request
+    settings = profiles.resolve(found.over(profiles.load(shared.profile)), shared.flags)
+    draft = request.draft if found.uses_draft else None
+    return replace(request, settings=settings, draft=draft, tuned=found)
 
 
 def is_raw(generator: Generator, shared: Shared) -> bool:

@@ -24,6 +24,7 @@ from specli.ui.terminal import is_terminal, with_fallbacks
 if TYPE_CHECKING:
     from specli.assembly import Generator
     from specli.chat.answer import Answer
+    from specli.core.types import Candidate, TokenLogprobs
 
 _WAIT_S = 3.0  # silence on stdin after which it is said what we wait for
 
@@ -47,6 +48,15 @@ def run(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object with text and figures instead of streaming")
     ] = False,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(
+            "--logprobs",
+            metavar="N",
+            help="With --json: the log-probability of each token, and the N likeliest in its place",
+            show_default=False,
+        ),
+    ] = None,
 ) -> int:
     """Answer once: standard input (if it is no terminal) and files first, then the prompt.
 
@@ -54,6 +64,8 @@ def run(
     """
     if prompt is not None and prompt_option is not None:
         raise UsageError("the prompt is given twice, as PROMPT and with -p; leave one of them out")
+    if logprobs is not None and (logprobs < 0 or not as_json):
+        raise UsageError("--logprobs must be at least 0, and needs --json, where they are printed")
     settings = shared.settings()
     said = prompt if prompt is not None else prompt_option
     given = Given(
@@ -73,7 +85,8 @@ def run(
         loaded = time.perf_counter() - began
         tokens = _tokens(generator, given, is_raw(generator, shared))
         with Interrupts() as interrupts:
-            answer = _answer(generator, tokens, interrupts, shared.quiet, silent=as_json)
+            answer = _answer(generator, tokens, interrupts, shared.quiet, as_json, logprobs)
+            generator.look_back()
             if as_json:
                 _print_json(generator, answer, loaded)
         if answer.finish == "context" and not as_json:
@@ -168,11 +181,16 @@ def _tokens(generator: Generator, given: Given, raw: bool) -> list[int]:
 
 
 def _answer(
-    generator: Generator, tokens: Sequence[int], interrupts: Interrupts, quiet: bool, silent: bool
+    generator: Generator,
+    tokens: Sequence[int],
+    interrupts: Interrupts,
+    quiet: bool,
+    silent: bool,
+    logprobs: int | None,
 ) -> Answer:
     """Answer to the end, or until stopped; shown while it comes unless `silent`."""
     if silent:
-        answer = generator.answer(tokens, interrupts.stop)
+        answer = generator.answer(tokens, interrupts.stop, logprobs)
         for _ in answer:
             pass
         return answer
@@ -217,6 +235,19 @@ def _print_json(generator: Generator, answer: Answer, load_s: float) -> None:
     )
 
 
+def _logprobs(generator: Generator, answer: Answer) -> list[dict[str, object]] | None:
+    """Of each token, and of those likeliest in its place; null if not asked for."""
+    if answer.logprobs is None:
+        return None
+    vocab = generator.model.vocab
+
+    def shown(each: Candidate | TokenLogprobs) -> dict[str, object]:
+        text = vocab.piece(each.token, special=True).decode("utf-8", "replace")
+        return {"id": each.token, "text": text, "logprob": each.logprob}
+
+    return [{**shown(each), "top": [shown(one) for one in each.top]} for each in answer.logprobs]
+
+
 def as_json_object(generator: Generator, answer: Answer, load_s: float) -> dict[str, object]:
     """What `--json` prints; null for what was not measured."""
     stats, timing = answer.stats, answer.timing
@@ -232,6 +263,7 @@ def as_json_object(generator: Generator, answer: Answer, load_s: float) -> dict[
         "profile": generator.settings.profile,
         "text": answer.text,
         "token_ids": answer.tokens,
+        "logprobs": _logprobs(generator, answer),
         "finish_reason": answer.finish,
         "tokens": {
             "prompt": answer.prompt_length,
@@ -257,6 +289,14 @@ def as_json_object(generator: Generator, answer: Answer, load_s: float) -> dict[
             "decode_s": stats.total_s if ran else None,
             "draft_s": stats.draft_s if ran else None,
             "verify_s": stats.verify_s if ran else None,
+        },
+        "cycle": {
+            "draft_share": stats.draft_share,
+            "verify_share": stats.verify_share,
+            "widths": {str(width): count for width, count in sorted(stats.widths.items())},
+            "wasted_tokens": stats.wasted,
+            "break_even_length": answer.break_even_length,
+            "break_even_acceptance": answer.break_even,
         },
         "tokens_per_second": stats.tokens_per_second,
         "prompt_tokens_per_second": prompt_rate,

@@ -54,10 +54,12 @@ API = (
     "llama_model_load_from_file", "llama_model_n_ctx_train", "llama_model_n_embd",
     "llama_model_n_embd_out", "llama_model_n_layer_nextn", "llama_model_n_params", "llama_model_n_swa",
     "llama_model_size",
-    "llama_n_ctx", "llama_n_rs_seq", "llama_print_system_info", "llama_state_seq_get_data_ext",
-    "llama_state_seq_get_size_ext", "llama_state_seq_set_data_ext", "llama_supports_gpu_offload",
-    "llama_token", "llama_token_to_piece", "llama_tokenize", "llama_vocab_bos", "llama_vocab_eos",
-    "llama_vocab_eot", "llama_vocab_get_add_bos", "llama_vocab_get_add_eos", "llama_vocab_get_text",
+    "llama_n_ctx", "llama_n_rs_seq", "llama_print_system_info", "llama_sampler_accept",
+    "llama_sampler_apply", "llama_sampler_clone", "llama_sampler_free", "llama_sampler_init_grammar",
+    "llama_state_seq_get_data_ext", "llama_state_seq_get_size_ext", "llama_state_seq_set_data_ext",
+    "llama_supports_gpu_offload", "llama_token", "llama_token_data", "llama_token_data_array",
+    "llama_token_to_piece", "llama_tokenize", "llama_vocab_bos", "llama_vocab_eos", "llama_vocab_eot",
+    "llama_vocab_get_add_bos", "llama_vocab_get_add_eos", "llama_vocab_get_attr", "llama_vocab_get_text",
     "llama_vocab_is_control", "llama_vocab_is_eog", "llama_vocab_n_tokens", "llama_vocab_type",
 )  # fmt: skip
 # likewise the fields of its parameter records: ctypes would take a misnamed one without a word

@@ -27,6 +27,15 @@ class Vocab:
         self._buffer = ctypes.create_string_buffer(256)
         self._pieces: dict[tuple[int, bool], bytes] = {}
 
+    @property
+    def handle(self) -> Any:
+        """The library's pointer."""
+        return self._handle
+
+    def attributes(self, token: int) -> int:
+        """What kind of token it is, as the library's bits (1 unknown, 8 control, 32 byte and so on)."""
+        return int(self._lib.llama_vocab_get_attr(self._handle, token))
+
     def tokenize(self, text: str | bytes, special: bool = False) -> list[int]:
         """Token ids of `text`, with nothing added. `special`: control tokens written out in the text
         are recognised; leave it off for what users wrote."""

@@ -21,6 +21,7 @@ def report(answers: Sequence[Answer], cached: int, n_ctx: int) -> list[str]:
     positions = last.stats.per_position[:8]
     if positions:
         lines.append("  accepted by position: " + " ".join(f"{100 * p:.0f}%" for p in positions))
+    lines += _cycles(last)
     if last.timing.prompt_s is not None and last.timing.first_token_s is not None:
         lines.append(
             f"  prompt: {last.prompt_length} tokens, {last.timing.prompt_tokens} of them decoded; "
@@ -33,4 +34,23 @@ def report(answers: Sequence[Answer], cached: int, n_ctx: int) -> list[str]:
     rate = f" in {seconds:.1f} s" if seconds else ""
     lines.append(f"in all:       {count}, {tokens} tokens in {cycles} cycles{rate}")
     lines.append(f"context:      {cached} of {n_ctx} tokens")
+    return lines
+
+
+def _cycles(answer: Answer) -> list[str]:
+    """Where an answer's time went, and what its drafts had to bring."""
+    stats = answer.stats
+    lines: list[str] = []
+    if stats.verify_share is not None and stats.draft_share is not None:
+        shares = f"{100 * stats.verify_share:.0f}% verify, {100 * stats.draft_share:.0f}% draft"
+        lines.append(f"  time: {shares}; {stats.wasted} draft tokens wasted")
+    if stats.widths:
+        shown = [f"{width}: {count}" for width, count in sorted(stats.widths.items())]
+        lines.append("  decodes by width: " + "  ".join(shown))
+    needed, length = answer.break_even, answer.break_even_length
+    if needed is not None and length is not None:
+        verdict = f"{100 * needed:.0f}% accepted" if needed <= 1 else "more than all of them accepted"
+        lines.append(
+            f"  break-even: a cycle with a draft must emit {length:.2f} tokens, which needs {verdict}"
+        )
     return lines

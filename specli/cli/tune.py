@@ -1,0 +1,258 @@
+"""`specli tune`: the best way to draft for a model on this machine, as a profile."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from specli import __version__
+from specli.cli.options import Shared, is_raw, open_generator, shared_options
+from specli.errors import UsageError
+from specli.interrupts import Interrupts
+from specli.settings import KEYS, Settings
+from specli.ui.terminal import with_fallbacks
+
+if TYPE_CHECKING:
+    from specli.assembly import Generator
+    from specli.tune.session import Plan, Tuning
+    from specli.tune.verdict import Rule
+
+TOKENS = 64
+_MAY_BE_SET = ("types", "draft-n-max", "exact", "exact-width")
+"""The keys of [spec] that say what to tune; all others are what it finds out."""
+
+
+@shared_options
+def tune(
+    shared: Shared,
+    budget: Annotated[
+        float,
+        typer.Option("--budget", metavar="SECONDS", min=1, help="Time it may take, loading left out"),
+    ] = 300,
+    like: Annotated[
+        Path | None,
+        typer.Option(
+            "--like",
+            metavar="FILE",
+            help='Measure with your own prompts: JSON lines with "prompt", or one prompt a line '
+            "(a short mix of specli's)",
+            show_default=False,
+        ),
+    ] = None,
+    tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--tokens", metavar="N", min=8, help=f"Tokens of each answer [{TOKENS}]", show_default=False
+        ),
+    ] = None,
+    reverse: Annotated[
+        bool,
+        typer.Option(
+            "--reverse", help="Try the candidates in reverse order: the choice should not depend on it"
+        ),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object")] = False,
+) -> int:
+    """Find the best way to draft for a model on this machine, and write it as a profile.
+
+    Measures what decodes cost by width, then methods and draft lengths on a few prompts, drafting nothing
+    among them. `chat` and `run` use the profile by themselves. --spec-type and --spec-draft-n-max bound
+    what is tried.
+    """
+    from specli import profiles
+    from specli.bench.contest import Contest
+    from specli.tune.session import Session
+    from specli.workloads import load, mixed, shipped
+
+    settings = shared.settings()
+    if tokens is not None and settings.origin("max-tokens") == "flag" and settings.max_tokens != tokens:
+        raise UsageError("--tokens and --max-tokens differ; leave one of them out")
+    given = settings.max_tokens if settings.origin("max-tokens") == "flag" else None
+    length = tokens or given or TOKENS
+    prompts = mixed(load(like) if like else shipped())
+    plan = _plan(shared, settings, length, budget, reverse)
+
+    def say(line: str) -> None:
+        if not shared.quiet and sys.stderr is not None:
+            print(with_fallbacks(f"specli: {line}", sys.stderr), file=sys.stderr, flush=True)
+
+    from specli.ui.progress import progress
+
+    profile = profiles.resolve(plan.profile, plan.flags)
+    loaded = replace(profile, types=plan.methods, draft_n_max=plan.longest)
+    with (
+        open_generator(shared, loaded, say, use_tuned=False, ignore_end=True) as generator,
+        Interrupts() as interrupts,
+        progress(1.0, shared.quiet) as shown,
+    ):
+        contest = Contest(generator, prompts, is_raw(generator, shared), keep_prompt=True)
+        plan = replace(plan, methods=tuple(generator.methods))
+        began = time.perf_counter()
+        result = Session(contest, plan, began, shown.at, interrupts.stop).tune()
+        taken = time.perf_counter() - began
+    if result.interrupted:
+        say("interrupted; no profile was written")
+        return interrupts.exit_code or 130
+    path, rules = _write(generator, loaded, result, str(like) if like else "specli's mix")
+    if as_json:
+        print(json.dumps(as_json_object(generator, result, rules, path, taken), indent=2))
+    else:
+        _print(generator, result, rules, path, taken)
+    return 0
+
+
+def _plan(shared: Shared, settings: Settings, tokens: int, budget: float, reverse: bool) -> Plan:
+    from specli import profiles
+    from specli.tune.candidates import LONGEST, NEURAL
+    from specli.tune.session import METHODS, Plan
+
+    for key in KEYS:
+        if key.section == "spec" and key.name not in _MAY_BE_SET and settings.origin(key.name) == "flag":
+            raise UsageError(f"{key.flag}: that is what tune finds out; leave it out")
+    by_flag = settings.origin("types") == "flag"
+    if settings.types == ("none",) and by_flag:
+        raise UsageError("--spec-type none leaves nothing to tune")
+    asked = settings.types if by_flag and settings.types != ("auto",) else ("auto", *METHODS)
+    longest = settings.draft_n_max if settings.origin("draft-n-max") == "flag" else LONGEST
+    if longest < 1 and set(asked) & set(NEURAL):
+        raise UsageError("--spec-draft-n-max 0 leaves nothing to tune of what is asked for")
+    flags = {**shared.flags, "max_tokens": tokens}
+    return Plan(profiles.load(shared.profile), flags, asked, max(1, longest), budget, reverse)
+
+
+def _write(
+    generator: Generator, settings: Settings, result: Tuning, workload: str
+) -> tuple[Path, list[Rule]]:
+    """Write the profile; what is said of rules of thumb comes from the same figures."""
+    from specli import profiles
+    from specli.paths import config_dir, write_atomic
+    from specli.tune.verdict import Measured, rules_of_thumb, to_profile
+    from specli.tuned import key_of, profile_name
+
+    request = generator.request
+    key = key_of(request.model, request.draft, settings)
+    name = profile_name(request.model, request.draft)
+    path = config_dir() / "profiles" / f"{name}.toml"
+    date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    measured = Measured(key, result.costs, result.standings, result.scouted, settings.temp, workload, date)
+    draft = settings.draft_model or (str(request.draft) if request.draft else None)
+    write_atomic(path, profiles.to_toml(to_profile(name, str(path), result.choice, measured, draft)))
+    return path, rules_of_thumb(result.standings, result.scouted, result.costs)
+
+
+# -- what is shown --------------------------------------------------------------------------------
+
+
+def _print(generator: Generator, result: Tuning, rules: list[Rule], path: Path, taken: float) -> None:
+    from specli.ui.tables import number, percent, table
+
+    _echo(f"{_title(generator)}; {taken:.0f} s")
+    costs = result.costs
+    _echo("")
+    _echo(f"One token takes {1000 * costs.seconds[1]:.1f} ms. Decodes by width, in tokens' time:")
+    shape = list(costs.shape.items())
+    for at in range(0, len(shape), 11):
+        _echo("  " + "  ".join(f"{width}: {cost:.2f}" for width, cost in shape[at : at + 11]))
+    if costs.spread > 1.25:
+        _echo(
+            f"  Equal decodes differed by {costs.spread - 1:.0%}: the machine was busy, so measure again later."
+        )
+    for each in result.scouted:
+        rates = " ".join(f"{100 * rate:.0f}%" for rate in each.rates)
+        _echo(
+            f"{each.method}: a token costs {each.step_s / costs.seconds[1]:.2f}; accepted by position {rates}"
+        )
+    _echo("")
+    rows = []
+    for s in result.standings:
+        found = s.ratio
+        if found is None:
+            continue
+        interval = "-" if found.low is None else f"{found.low:.3f} to {found.high:.3f}"
+        rows.append(
+            (s.candidate.name, f"{found.value:.3f}", interval, percent(s.acceptance),
+             number(s.mean_accepted_length), number(s.draft_length, 1), str(s.n_pairs))
+        )  # fmt: skip
+    header = ("", "× plain", "95% interval", "accepted", "tok/cycle", "draft length", "runs")
+    for line in table(header, [("off", "1.000", "-", "-", "1.00", "-", "-"), *rows]):
+        _echo(line)
+    best = result.screened[0] if result.screened else None
+    if best is not None:
+        _echo("")
+        _echo(
+            f"{len(result.screened)} n-gram settings were tried on recorded answers; the best, "
+            f"{best.candidate.name}, drafted {best.drafted} tokens, {best.accepted} of them accepted: "
+            f"{best.speedup:.2f} times plain by the measured costs."
+        )
+    _echo("")
+    _echo("Rules of thumb, here:")
+    for rule in rules:
+        verdict = {True: "holds", False: "fails", None: "untested"}[rule.holds]
+        _echo(f"  {verdict}: {rule.rule} - {rule.said}")
+    _echo("")
+    _echo(f"Choice: {result.choice.candidate.name} ({result.choice.why})")
+    _echo(f"Written to {path}; chat and run use it by themselves for these models.")
+
+
+def _title(generator: Generator) -> str:
+    s = generator.settings
+    draft = f" with {generator.draft_model.name}" if generator.draft_model else ""
+    return f"{generator.model.name}{draft}, {generator.placement}, temperature {s.temp:g}"
+
+
+def _echo(line: str) -> None:
+    from specli.chat.text import safe_for_terminal
+
+    print(safe_for_terminal(with_fallbacks(line, sys.stdout)))
+
+
+def as_json_object(
+    generator: Generator, result: Tuning, rules: list[Rule], path: Path, taken: float
+) -> dict[str, Any]:
+    """What `--json` prints; null for what was not measured."""
+    costs = result.costs
+    chosen = result.choice.standing
+    found = chosen.ratio if chosen is not None else None
+    return {
+        "specli": __version__,
+        "model": generator.model.name,
+        "draft": generator.draft_model.name if generator.draft_model else None,
+        "placement": generator.placement,
+        "temperature": generator.settings.temp,
+        "taken_s": taken,
+        "choice": result.choice.candidate.name,
+        "why": result.choice.why,
+        "speedup": result.choice.speedup,
+        "interval": None if found is None or found.low is None else [found.low, found.high],
+        "profile": str(path),
+        "token_s": costs.seconds[1],
+        "width_costs": {str(width): cost for width, cost in costs.shape.items()},
+        "spread": costs.spread,
+        "drafters": [
+            {"method": s.method, "step_cost": s.step_s / costs.seconds[1], "per_position": list(s.rates),
+             "by_length": [s.speedup(k, costs) for k in range(1, len(s.rates) + 1)]}
+            for s in result.scouted
+        ],
+        "screened": [
+            {"name": r.candidate.name, "speedup": r.speedup, "drafted": r.drafted, "tested": r.tested,
+             "accepted": r.accepted, "cycles": r.cycles}
+            for r in result.screened
+        ],
+        "candidates": [
+            {"name": s.candidate.name, "speedup": s.ratio.value,
+             "interval": None if s.ratio.low is None else [s.ratio.low, s.ratio.high],
+             "acceptance": s.acceptance, "mean_accepted_length": s.mean_accepted_length,
+             "draft_length": s.draft_length, "pairs": s.n_pairs}
+            for s in result.standings
+            if s.ratio is not None
+        ],
+        "rules_of_thumb": [{"rule": r.rule, "holds": r.holds, "said": r.said} for r in rules],
+        "notices": generator.notices,
+    }  # fmt: skip

@@ -1,0 +1,254 @@
+"""Which candidate to take, why, and where the usual rules of thumb would have misled. No clock in here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from specli.costs import WidthCosts
+from specli.profiles import Profile
+from specli.settings import Value
+from specli.tune.candidates import AUTO, LONGEST, OFF, Candidate, off
+from specli.tune.halving import Standing
+from specli.tuned import FORMAT, Key
+
+AS_GOOD = 0.98
+"""`auto` is taken in place of a winner that it comes this near to: it adapts to other text, a setting cannot."""
+_LOSS, _GAIN = 0.97, 1.03  # clearly slower, clearly faster than plain, where an interval is not at hand
+
+
+@dataclass(frozen=True, slots=True)
+class Scouted:
+    """What a few full-length drafts of a neural drafter showed. `rates`: acceptance by position, the ones
+    before being accepted; `step_s`: seconds of a draft token."""
+
+    method: str
+    rates: tuple[float, ...]
+    step_s: float
+
+    def speedup(self, length: int, costs: WidthCosts) -> float:
+        """Expected over plain decoding with drafts of `length`, always."""
+        emitted, survive = 1.0, 1.0
+        for rate in self.rates[:length]:
+            survive *= rate
+            emitted += survive
+        return emitted * costs.at(1) / (costs.at(length + 1) + length * self.step_s)
+
+    def lengths(self, costs: WidthCosts, most: int = LONGEST) -> list[int]:
+        """All lengths, the most promising first."""
+        return sorted(range(1, min(most, len(self.rates)) + 1), key=lambda k: -self.speedup(k, costs))
+
+    def break_even(self, length: int, costs: WidthCosts) -> float | None:
+        """Acceptance, the same at every position, from which drafts of `length` pay; None if never."""
+        if Scouted(self.method, (1.0,) * length, self.step_s).speedup(length, costs) <= 1.0:
+            return None
+        low, high = 0.0, 1.0
+        for _ in range(30):
+            middle = (low + high) / 2
+            pays = Scouted(self.method, (middle,) * length, self.step_s).speedup(length, costs) > 1.0
+            low, high = (low, middle) if pays else (middle, high)
+        return high
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What to use: a candidate and its standing, None where that is off. `why`: a sentence."""
+
+    candidate: Candidate
+    standing: Standing | None
+    why: str
+
+    @property
+    def speedup(self) -> float:
+        """Over plain decoding; 1 for off."""
+        return self.standing.value if self.standing is not None else 1.0
+
+
+def choose(standings: Sequence[Standing]) -> Choice:
+    """The fastest candidate whose interval clears plain decoding; off without one."""
+    clear = [s for s in standings if (r := s.ratio) is not None and r.clears_plain]
+    if not clear:
+        return Choice(off(), None, _why_off(standings))
+    best = max(clear, key=lambda s: (s.value, s.candidate.name))
+    adaptive = next((s for s in clear if s.candidate.name == AUTO), None)
+    if adaptive is not None and adaptive is not best and adaptive.value >= AS_GOOD * best.value:
+        why = f"within {1 - AS_GOOD:.0%} of the fastest, {best.candidate.name}, and it adapts to other text"
+        return Choice(adaptive.candidate, adaptive, why)
+    return Choice(best.candidate, best, "the fastest of those that are faster than plain beyond doubt")
+
+
+def _why_off(standings: Sequence[Standing]) -> str:
+    measured = [s for s in standings if s.n_pairs]
+    if not measured:
+        return "the budget was too short to measure any; a larger --budget can tell"
+    best = max(measured, key=lambda s: s.value)
+    found = best.ratio
+    if found is None or found.low is None:
+        return "the budget was too short for a sure answer; a larger --budget can tell"
+    return (
+        f"the best, {best.candidate.name}, ran at {found.value:.2f} times plain ({found.low:.2f} to "
+        f"{found.high:.2f}), which is not faster beyond doubt"
+    )
+
+
+# -- rules of thumb --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule of thumb held against what was measured. `holds`: None where nothing speaks to it."""
+
+    rule: str
+    holds: bool | None
+    said: str
+
+
+def rules_of_thumb(
+    standings: Sequence[Standing], scouted: Sequence[Scouted], costs: WidthCosts
+) -> list[Rule]:
+    """The three most repeated ones, each with the measurement that speaks most clearly against it."""
+    return [
+        _by_acceptance(standings),
+        _by_product(standings),
+        _by_length(standings, scouted, costs),
+    ]
+
+
+def _by_acceptance(standings: Sequence[Standing]) -> Rule:
+    cases = [
+        _Case(s, s.acceptance > 0.5, f"{s.acceptance:.0%} accepted")
+        for s in standings
+        if s.acceptance is not None and s.candidate.name != AUTO
+    ]
+    return _held("speculation pays from 50% acceptance on", cases)
+
+
+def _by_product(standings: Sequence[Standing]) -> Rule:
+    cases = []
+    for s in standings:
+        alpha, length = s.acceptance, s.draft_length
+        if alpha is not None and length is not None and s.candidate.name != AUTO:
+            product = alpha * length
+            cases.append(
+                _Case(s, product > 1, f"acceptance {alpha:.2f} times length {length:.1f} = {product:.1f}")
+            )
+    return _held("speculation pays when acceptance times draft length is above 1", cases)
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """A standing, what the rule says of it, and the figure it goes by."""
+
+    standing: Standing
+    promised: bool
+    figure: str
+
+    @property
+    def against(self) -> bool:
+        """Whether it clearly came out otherwise."""
+        value = self.standing.value
+        return value > 0 and (value < _LOSS if self.promised else value > _GAIN)
+
+    def __str__(self) -> str:
+        return f"{self.standing.candidate.name} had {self.figure} and ran at {self.standing.value:.2f} times plain"
+
+
+def _held(rule: str, cases: Sequence[_Case]) -> Rule:
+    cases = [case for case in cases if case.standing.n_pairs]
+    if not cases:
+        return Rule(rule, None, "nothing drafted here, so nothing speaks to it")
+    against = [case for case in cases if case.against]
+    if not against:
+        return Rule(rule, True, f"no contradiction in {len(cases)} settings")
+    worst = max(against, key=lambda case: abs(case.standing.value - 1))
+    return Rule(rule, False, str(worst))
+
+
+def _by_length(standings: Sequence[Standing], scouted: Sequence[Scouted], costs: WidthCosts) -> Rule:
+    rule = "draft 3 to 5 tokens at a time"
+    if not scouted:
+        return Rule(rule, None, "it is about draft models and heads, and there was none")
+    for each in scouted:
+        best = each.lengths(costs)[0]
+        value = each.speedup(best, costs)
+        usual = max(
+            (k for k in each.lengths(costs) if 3 <= k <= 5), key=lambda k: each.speedup(k, costs), default=3
+        )
+        if value <= 1.0:
+            needed = each.break_even(usual, costs)
+            needs = f"needs {needed:.0%} accepted" if needed is not None else "cannot pay"
+            said = (
+                f"{each.method} with {usual} makes {each.speedup(usual, costs):.2f} times plain by the measured "
+                f"costs, and {needs}; no length pays always"
+            )
+            return Rule(rule, False, said)
+        if not 3 <= best <= 5:
+            said = (
+                f"{each.method} is best with {best} ({value:.2f} times plain by the measured costs; with {usual} "
+                f"{each.speedup(usual, costs):.2f})"
+            )
+            return Rule(rule, False, said)
+    return Rule(rule, True, ", ".join(f"{s.method} is best with {s.lengths(costs)[0]}" for s in scouted))
+
+
+# -- the profile -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the choice rests on. `workload`: whose prompts; `date`: ISO."""
+
+    key: Key
+    costs: WidthCosts
+    standings: Sequence[Standing]
+    scouted: Sequence[Scouted]
+    temp: float
+    workload: str
+    date: str
+
+
+def to_profile(name: str, source: str, choice: Choice, measured: Measured, draft: str | None) -> Profile:
+    """The profile to write. `draft`: as the user names it, kept where the choice uses it."""
+    given: dict[str, Value] = {"description": _description(choice), **choice.candidate.spec}
+    if draft is not None and set(choice.candidate.types) & {"auto", "draft-model", "draft-mtp"}:
+        given["draft-model"] = draft
+    return Profile(name, source, MappingProxyType(given), MappingProxyType(dict(_measured(choice, measured))))
+
+
+def _description(choice: Choice) -> str:
+    if choice.candidate.name == OFF:
+        return "Tuned on this machine: nothing is drafted, no method was clearly faster than plain"
+    return f"Tuned on this machine: {choice.candidate.name}, {choice.speedup:.2f} times plain"
+
+
+def _measured(choice: Choice, m: Measured) -> Iterator[tuple[str, object]]:
+    yield "format", FORMAT
+    yield "date", m.date
+    yield "choice", choice.candidate.name
+    yield "why", choice.why
+    yield "speedup", round(choice.speedup, 4)
+    standing = choice.standing
+    if standing is not None:
+        found = standing.ratio
+        if found is not None and found.low is not None and found.high is not None:
+            yield "interval", [round(found.low, 4), round(found.high, 4)]
+        if standing.mean_accepted_length is not None:
+            yield "mean-accepted-length", round(standing.mean_accepted_length, 3)
+    yield "temp", m.temp
+    yield "workload", m.workload
+    yield "key", m.key.as_table()
+    yield "width-costs", {str(w): round(c, 3) for w, c in m.costs.shape.items()}
+    yield "token-s", round(m.costs.seconds[1], 6)
+    yield "draft-step-costs", {s.method: round(s.step_s / m.costs.seconds[1], 3) for s in m.scouted}
+    if standing is not None:
+        by_method = standing.by_method.items()
+        yield "acceptance", {n: round(s.accepted / s.tested, 4) for n, s in by_method if s.tested}
+    yield (
+        "candidates",
+        [
+            {"name": s.candidate.name, "speedup": round(s.value, 4), "pairs": s.n_pairs}
+            for s in m.standings
+            if s.n_pairs
+        ],
+    )

@@ -1,0 +1,189 @@
+"""The profile that `specli tune` wrote for a model: finding it, and noticing when it no longer holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from specli import profiles
+from specli.core.stats import MethodStats
+from specli.costs import machine
+from specli.engine import backend
+from specli.engine.gguf import read_header
+from specli.errors import ProfileError
+from specli.profiles import Profile
+from specli.settings import Settings
+
+FORMAT = 1
+"""Of the [measured] section; one of another number is as if there were none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What a tuned profile holds for. Models by fingerprint, `draft` "" without one; `exact_width` 0
+    outside exact mode; `gpu_layers` as set, None for all."""
+
+    target: str
+    draft: str
+    build: str
+    devices: str
+    threads: int
+    gpu_layers: int | None = None
+    exact_width: int = 0
+
+    def as_table(self) -> dict[str, str | int]:
+        """For a profile's [measured.key]."""
+        return {name.replace("_", "-"): value for name, value in asdict(self).items() if value is not None}
+
+    def changes(self, table: Mapping[str, object]) -> list[str]:
+        """In which words another key, as a table, differs from this one."""
+        now = self.as_table()
+        changed = [name for name in _WORDS if now.get(name) != table.get(name)]
+        return [_WORDS[name].format(table.get(name, "other")) for name in changed]
+
+
+_WORDS = {
+    "target": "another version of the model",
+    "draft": "another version of the draft",
+    "build": "another build of llama.cpp",
+    "devices": "another processor or GPU",
+    "threads": "{} threads",
+    "gpu-layers": "{} layers on the GPU",
+    "exact-width": "exact width {}",
+}
+
+
+def key_of(model: Path, draft: Path | None, settings: Settings) -> Key:
+    """The key of a run. Raises EngineError without the library."""
+    on_gpu = backend.supports_gpu_offload() and settings.gpu_layers != 0
+    return Key(
+        read_header(model).fingerprint,
+        read_header(draft).fingerprint if draft is not None else "",
+        backend.build_id(),
+        machine(on_gpu),
+        settings.threads or backend.physical_cores(),
+        settings.gpu_layers if on_gpu else None,
+        settings.fixed_width or 0,
+    )
+
+
+def profile_name(model: Path, draft: Path | None) -> str:
+    """What the tuned profile of these models is called."""
+    parts = [re.sub(r"[^\w.-]+", "-", path.name.removesuffix(".gguf")) for path in (model, draft) if path]
+    return "tuned-" + "+".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """A tuned profile that holds here. `acceptance`: measured, by method."""
+
+    profile: Profile
+    speedup: float
+    choice: str
+    acceptance: Mapping[str, float]
+
+    @property
+    def uses_draft(self) -> bool:
+        """Whether the second file serves it."""
+        return bool({"auto", "draft-model", "draft-mtp"} & set(_types(self.profile)))
+
+    @property
+    def line(self) -> str:
+        """What to say on using it."""
+        if self.choice == "off":
+            found = "no method was clearly faster than plain decoding here, so nothing is drafted"
+        else:
+            found = f"{self.choice}, measured {self.speedup:.2f}× plain here"
+        return f"{self.profile.name}: {found} (--spec-type auto overrides it)"
+
+    def over(self, base: Profile) -> Profile:
+        """`base` with who drafts, and how, as tuned."""
+        given = {**base.given, **self.profile.section("spec")}
+        return Profile(self.profile.name, self.profile.source, given, self.profile.measured)
+
+
+@dataclass(frozen=True, slots=True)
+class Stale:
+    """A tuned profile that no longer holds, and why."""
+
+    name: str
+    why: str
+
+    @property
+    def line(self) -> str:
+        """What to say on not using it."""
+        return f"{self.name} was measured with {self.why}, so it is left aside; `specli tune` measures again"
+
+
+def find(model: Path, draft: Path | None, settings: Settings) -> Tuned | Stale | None:
+    """The tuned profile of these models, None if there is none."""
+    name = profile_name(model, draft)
+    path = profiles.own_profiles_dir() / f"{name}.toml"
+    if not path.is_file():
+        return None
+    try:
+        profile = profiles.load(str(path))
+    except ProfileError as error:
+        return Stale(name, f"something that cannot be read any more ({error})")
+    return judge(profile, key_of(model, draft, settings))
+
+
+def judge(profile: Profile, key: Key) -> Tuned | Stale:
+    """Whether `profile` holds for `key`."""
+    measured: Mapping[str, Any] = profile.measured
+    table = measured.get("key")
+    if measured.get("format") != FORMAT or not isinstance(table, Mapping):
+        return Stale(profile.name, "another version of specli")
+    changes = key.changes(table)
+    if changes:
+        return Stale(profile.name, " and ".join(changes))
+    try:
+        acceptance = {str(name): float(rate) for name, rate in measured.get("acceptance", {}).items()}
+        return Tuned(profile, float(measured["speedup"]), str(measured["choice"]), acceptance)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return Stale(profile.name, "figures that cannot be read any more")
+
+
+def _types(profile: Profile) -> tuple[str, ...]:
+    types = profile.given.get("types", ())
+    return types if isinstance(types, tuple) else ()
+
+
+class Watch:
+    """Whether drafts are still accepted as often as when the profile was measured."""
+
+    ENOUGH = 60  # tested tokens before it can be said
+    WELL_BELOW = 0.7  # of the measured acceptance; its upper bound must lie below that
+
+    def __init__(self, tuned: Tuned) -> None:
+        self._tuned = tuned
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._said = False
+
+    def fold(self, by_method: Mapping[str, MethodStats]) -> str | None:
+        """Add the figures of an answer; what to say, once."""
+        for name, each in by_method.items():
+            tested, accepted = self._seen.get(name, (0, 0))
+            self._seen[name] = (tested + each.tested, accepted + each.accepted)
+        if self._said:
+            return None
+        line = next((said for name in by_method if (said := self._judge(name))), None)
+        self._said = line is not None
+        return line
+
+    def _judge(self, method: str) -> str | None:
+        tested, accepted = self._seen[method]
+        measured = self._tuned.acceptance.get(method)
+        if measured is None or tested < self.ENOUGH:
+            return None
+        rate = accepted / tested
+        if rate + 2 * (rate * (1 - rate) / tested) ** 0.5 >= self.WELL_BELOW * measured:
+            return None
+        return (
+            f"{rate:.0%} of {method}'s tokens are accepted here, {measured:.0%} when {self._tuned.profile.name} "
+            "was measured: this is another kind of text, or a draft that no longer fits; "
+            "`specli tune --like FILE` measures with your own prompts"
+        )

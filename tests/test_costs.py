@@ -1,0 +1,121 @@
+"""What decodes cost by width: measured by a clock of the test's own, kept, and taken as the pacer's start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from specli import profiles
+from specli.assembly import Generator, Request
+from specli.core.pacing import CPU_SHAPE, ProfitPacer
+from specli.core.table_model import TableModel
+from specli.core.types import Logits
+from specli.costs import WIDTHS, WidthCosts, costs_key, measure_widths, recall_costs, remember_costs, rising
+
+
+class Timed(TableModel):
+    """Decodes of n rows take n ** 0.5 seconds of a clock that nothing else moves."""
+
+    now = 0.0
+
+    def decode(self, tokens: Sequence[int], rows: int = 1) -> Logits:
+        self.now += len(tokens) ** 0.5
+        return super().decode(tokens, rows)
+
+    def clock(self) -> float:
+        return self.now
+
+
+def timed(n_ctx: int = 4096, max_rows: int = 64) -> Timed:
+    table = np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)
+    model = Timed(table, n_ctx=n_ctx, max_rows=max_rows)
+    model.decode([1, 2, 3, 4, 5], rows=0)
+    return model
+
+
+def test_every_width_is_measured() -> None:
+    model = timed()
+    costs = measure_widths(model, clock=model.clock)
+    assert tuple(costs.seconds) == WIDTHS
+    assert all(costs.seconds[w] == pytest.approx(w**0.5) for w in WIDTHS)
+    assert costs.spread == pytest.approx(1.0)
+    assert costs.shape[64] == pytest.approx(8.0)
+    assert costs.at(4) == pytest.approx(2.0)
+    assert 4.9 < costs.at(28) < 32**0.5  # between 24 and 32
+    assert costs.at(100) > 8.0
+
+
+def test_what_does_not_fit_is_left_out() -> None:
+    model = timed(max_rows=8)
+    assert max(measure_widths(model, clock=model.clock).seconds) == 8
+    model = timed(n_ctx=60)
+    costs = measure_widths(model, clock=model.clock)
+    assert {1, 2, 33} <= set(costs.seconds) and 64 not in costs.seconds
+    assert len(model.tokens) <= 60
+
+
+def test_it_ends_early_with_the_widths_that_say_most() -> None:
+    model = timed()
+    costs = measure_widths(model, lambda: True, clock=model.clock)
+    assert tuple(costs.seconds) == (1, 2, 4)
+    asked = iter([False] * 6 + [True] * 100)
+    costs = measure_widths(timed(), lambda: next(asked))
+    assert tuple(sorted(costs.seconds)) == (1, 2, 4, 8, 16, 64)
+
+
+def test_costs_never_fall_with_width() -> None:
+    assert rising({1: 1.0, 2: 3.0, 3: 2.0, 4: 4.0}) == {1: 1.0, 2: 2.5, 3: 2.5, 4: 4.0}
+    assert rising({4: 1.0, 2: 2.0, 1: 3.0}) == {1: 2.0, 2: 2.0, 4: 2.0}
+    assert rising({1: 1.0, 2: 1.0}) == {1: 1.0, 2: 1.0}
+
+
+def test_kept_under_its_key_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECLI_CACHE_DIR", str(tmp_path))
+    costs = WidthCosts({1: 0.1, 2: 0.15, 8: 0.4}, {"draft": 0.02}, 1.1)
+    assert recall_costs("here") is None
+    remember_costs("here", costs)
+    assert recall_costs("here") == costs
+    assert costs.step("draft") == pytest.approx(0.2) and costs.step("other") is None
+    assert recall_costs("there") is None
+    (file,) = tmp_path.iterdir()
+    for damaged in ("", "[]", '{"key": "here"}', file.read_text().replace("0.15", "-1")):
+        file.write_text(damaged)
+        assert recall_costs("here") is None
+
+
+def test_the_pacer_starts_from_what_is_kept(
+    tiny_target: Path, tiny_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECLI_CACHE_DIR", str(tmp_path))
+
+    def load(threads: int = 1) -> Generator:
+        flags = {
+            "threads": threads,
+            "no-repack": True,
+            "ctx-size": 128,
+            "spec-type": "draft-self,draft-model",
+        }
+        settings = profiles.resolve(profiles.load(), flags)
+        return Generator(Request(settings, tiny_target, tiny_draft))
+
+    def shape(generator: Generator) -> list[float]:
+        assert isinstance(generator.pacer, ProfitPacer)
+        table = generator.pacer.costs.table(8)
+        return [table[w] / table[1] for w in (2, 8)]
+
+    with load() as generator:
+        assert generator.stored_costs is None
+        assert shape(generator) == pytest.approx([CPU_SHAPE[2], CPU_SHAPE[8]])
+        key = costs_key(generator.target, generator.on_gpu)
+        assert generator.draft_model is not None
+        draft = generator.draft_model.header.fingerprint
+    remember_costs(key, WidthCosts({1: 0.1, 2: 0.11, 8: 0.2}, {draft: 0.03}))
+    with load() as generator:
+        assert shape(generator) == pytest.approx([1.1, 2.0])
+        assert isinstance(generator.pacer, ProfitPacer)
+        assert generator.pacer._step("draft-model") == pytest.approx(0.3)
+    with load(threads=2) as generator:
+        assert generator.stored_costs is None  # other threads, other costs
