@@ -358,7 +358,7 @@ class Generator:
             ends=self.ends,
             exact_width=s.fixed_width,
             coupled=s.coupled,
-            compete=s.types == ("auto",),
+            compete=s.types == ("auto",) and not s.fixed,
             constraint=self.grammar,
         )
 

@@ -13,13 +13,15 @@ draft teaches even where it is not used: it is compared with what the target say
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Protocol
 
+from specli.core.costs import CPU_SHAPE, GPU_SHAPE, Costs
 from specli.core.types import NO_DRAFT, Cycle, Draft
+
+__all__ = ["CPU_SHAPE", "GPU_SHAPE", "Acceptance", "Costs", "FixedPacer", "Pacer", "ProfitPacer"]
 
 
 class Pacer(Protocol):
@@ -35,6 +37,10 @@ class Pacer(Protocol):
 
     def goes_on(self, method: str, confidence: Sequence[float], limit: int) -> bool:
         """Whether a neural drafter that has drafted tokens of these confidences drafts one more."""
+        ...
+
+    def joins(self, method: str, behind: int, limit: int) -> bool:
+        """Whether a neural drafter that has `behind` tokens to read before it can draft does so now."""
         ...
 
     def observe(self, history: Sequence[int], cycle: Cycle) -> None:
@@ -54,104 +60,11 @@ class FixedPacer:
     def goes_on(self, method: str, confidence: Sequence[float], limit: int) -> bool:
         return len(confidence) < limit
 
+    def joins(self, method: str, behind: int, limit: int) -> bool:
+        return True
+
     def observe(self, history: Sequence[int], cycle: Cycle) -> None:
         pass
-
-
-class Costs:
-    """Seconds that a verify decode of each width takes, learned from the decodes of this run.
-
-    A width never used is estimated from the nearest used ones along `shape`, the relative costs known
-    beforehand: what is scaled is the cost above one token's. Costs have steps (kernels work in
-    blocks), so the shape is a table, not a line. `frozen`: keep to the shape, whatever the clock says.
-    """
-
-    KEEP = 9  # the median of so many latest decodes is robust, and follows a deepening context
-    OPTIMISM = 0.9  # an unused width is taken to be a little cheaper than estimated, so that it gets used
-
-    def __init__(self, shape: Mapping[int, float], frozen: bool = False, measured: bool = False) -> None:
-        """`measured`: the shape was measured with this model on this machine."""
-        self._shape = sorted(shape.items())
-        self.frozen = frozen
-        self.known = frozen or measured
-        self._widest = 1 << 30 if frozen or measured else 1
-        self._times: dict[int, deque[float]] = {}
-        self._table: list[float] = []
-        self._learned = 0
-
-    def learn(self, width: int, seconds: float) -> None:
-        """A decode of `width` rows took `seconds`."""
-        if self.frozen:
-            return
-        times = self._times.setdefault(width, deque(maxlen=self.KEEP))
-        times.append(seconds)
-        self._widest = max(self._widest, width)
-        self._learned += 1
-        if len(times) <= 3 or self._learned % 16 == 0:
-            self._table = []
-
-    @property
-    def reach(self) -> int:
-        """The widest decode to dare: beyond twice the widest one seen, an estimate is a guess."""
-        return 2 * self._widest
-
-    def measured(self, width: int) -> float | None:
-        """The median of the latest decodes of `width`, in seconds; None if there were none."""
-        times = self._times.get(width)
-        return median(times) if times else None
-
-    def table(self, width: int) -> Sequence[float]:
-        """Estimated seconds by width, for widths 1 to at least `width` at their index."""
-        if len(self._table) <= width:
-            self._table = self._estimates(max(width, 65))
-        return self._table
-
-    def _estimates(self, width: int) -> list[float]:
-        known = {w: median(t) for w, t in self._times.items()}
-        one = known.get(1) or self._one_token(known)
-        above = {w: self._relative(w) - 1.0 for w in known if w > 1}
-        scales = sorted((w, (known[w] / one - 1.0) / c) for w, c in above.items() if c > 0.0)
-        out = [0.0, one]
-        for w in range(2, width + 1):
-            scale = _between(w, scales) if scales else 1.0
-            estimate = one * (1.0 + scale * (self._relative(w) - 1.0))
-            out.append(known.get(w) or max(one, estimate * (self.OPTIMISM if scales else 1.0)))
-        return out
-
-    def _one_token(self, known: Mapping[int, float]) -> float:
-        """The cost of one token where only wider decodes were seen."""
-        return min((t / self._relative(w) for w, t in known.items()), default=1.0)
-
-    def _relative(self, width: int) -> float:
-        """The shape at `width`, linear between its points and beyond them."""
-        at = bisect_left(self._shape, (width, 0.0))
-        if at < len(self._shape) and self._shape[at][0] == width:
-            return self._shape[at][1]
-        at = min(max(at, 1), len(self._shape) - 1)
-        (w0, c0), (w1, c1) = self._shape[at - 1], self._shape[at]
-        return c0 + (c1 - c0) * (width - w0) / (w1 - w0)
-
-
-def _between(width: int, known: list[tuple[int, float]]) -> float:
-    """The value at `width`, linear in log(width) between known neighbours, constant beyond."""
-    at = bisect_left(known, (width, -math.inf))
-    if at < len(known) and known[at][0] == width:
-        return known[at][1]
-    if at == 0 or at == len(known):
-        return known[0 if at == 0 else -1][1]
-    (w0, v0), (w1, v1) = known[at - 1], known[at]
-    share = math.log(width / w0) / math.log(w1 / w0)
-    return v0 + (v1 - v0) * share
-
-
-CPU_SHAPE: Mapping[int, float] = {
-    1: 1.0, 2: 1.35, 3: 1.68, 4: 2.09, 5: 2.41, 8: 3.27, 12: 3.43, 16: 3.53, 17: 4.78, 24: 5.08,
-    32: 5.18, 33: 6.39, 48: 6.75, 64: 7.79,
-}  # fmt: skip
-"""A 1.5B model, Q4_K_M, on two AVX-512 cores: measured, and replaced by the run's own figures."""
-
-GPU_SHAPE: Mapping[int, float] = {1: 1.0, 8: 1.15, 9: 1.6, 64: 2.5}
-"""A guess that invites drafting; the first cycles correct it."""
 
 
 class Acceptance:
@@ -225,6 +138,8 @@ class ProfitPacer:
     PROBE_SHARE = 0.01
     MEMORY = 0.98  # of the running rate: about 50 cycles
     FIRST_CHANCE = 0.75  # acceptance of a draft token before anything is known
+    HORIZON = 256  # tokens that an answer may still have
+    READING = 0.25  # cost of a token read with others, beside one drafted
     FIRST_TRUST = (
         8  # most tokens of a free draft before one was accepted in full; then twice as many, and so on
     )
@@ -243,6 +158,7 @@ class ProfitPacer:
         self._time, self._lost = 0.0, 0.0  # of all cycles; lost by probes
         self._probing: str | None = None
         self._trust: dict[str, int] = {}
+        self._joined = False  # a drafter read up in this cycle: its time says nothing of a step's
         self._bar = -math.inf  # worth of the best draft of this cycle so far, which another must beat
         self._drafter, self._drafted = "", 0  # what a neural drafter drafted in this cycle, used or not
 
@@ -309,6 +225,21 @@ class ProfitPacer:
             return True
         return False
 
+    def joins(self, method: str, behind: int, limit: int) -> bool:
+        """If what it is expected to gain over the next `HORIZON` tokens is more than the reading costs."""
+        if self._measures_plain() or limit < 1:
+            return False
+        cost, rate, step = self._verify_costs(limit + 1), self._rate(), self._step(method)
+        typical = self.acceptance.rate(method, -1, self.FIRST_CHANCE)
+        gain, emitted, survive = 0.0, 1.0, 1.0
+        for k in range(1, limit + 1):
+            survive *= typical
+            emitted += survive
+            more = emitted - 1.0 - rate * (cost[k + 1] + k * step - cost[1])
+            gain = max(gain, more / emitted)  # tokens gained for each one emitted
+        self._joined = gain * self.HORIZON > rate * behind * step * self.READING
+        return self._joined
+
     def _chances(self, draft: Draft) -> list[float]:
         """Estimated probability of each draft token to be accepted, the ones before it being so."""
         rate, method = self.acceptance.rate, draft.method
@@ -359,12 +290,13 @@ class ProfitPacer:
         if self._probing is not None:
             self._lost += max(0.0, spent - len(verdict.tokens) * self._verify_costs(1)[1])
             self._probing = None
+        self._joined = False
         if self._shadow is not None and self._shadow.resolve(history, self.acceptance):
             self._shadow = None
 
     def _learn_neural(self, cycle: Cycle) -> None:
         draft, verdict = cycle.draft, cycle.verdict
-        if not self.costs.frozen:
+        if not self.costs.frozen and not self._joined:
             self._steps.setdefault(draft.method, deque(maxlen=9)).append(cycle.draft_s / len(draft))
         for i in range(verdict.tested):
             accepted = i < verdict.accepted

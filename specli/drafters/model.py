@@ -23,6 +23,7 @@ class ModelDrafter(NeuralDrafter):
     """
 
     method = "draft-model"
+    NEAR = 8  # tokens read up on the way; more are worth a thought
 
     def __init__(
         self,
@@ -57,6 +58,9 @@ class ModelDrafter(NeuralDrafter):
     def propose(self, history: Sequence[int], limit: int) -> Draft:
         limit = min(limit, self._model.n_ctx - len(history))
         if limit < 1 or not self._fits(history[self._synced :]):
+            return NO_DRAFT
+        behind = len(history) - 1 - self._synced
+        if behind > self.NEAR and not self._pacer.joins(self.method, behind, min(limit, self._n_max)):
             return NO_DRAFT
         return self._chain(history, limit, lambda: self._catch_up(history), self._extend)
 
