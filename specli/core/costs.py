@@ -58,7 +58,7 @@ class Costs:
         return self._table
 
     def _estimates(self, width: int) -> list[float]:
-        known = {w: median(t) for w, t in self._times.items()}
+        known = self._rising()
         one = known.get(1) or self._one_token(known)
         above = {w: self._relative(w) - 1.0 for w in known if w > 1}
         scales = sorted((w, (known[w] / one - 1.0) / c) for w, c in above.items() if c > 0.0)
@@ -68,6 +68,16 @@ class Costs:
             estimate = one * (1.0 + scale * (self._relative(w) - 1.0))
             out.append(known.get(w) or max(one, estimate * (self.OPTIMISM if scales else 1.0)))
         return out
+
+    def _rising(self) -> dict[int, float]:
+        """The measured medians; no width costs more than a wider one did, so one bad measurement of a
+        width that is then avoided does not stand for ever."""
+        known: dict[int, float] = {}
+        least = math.inf
+        for width in sorted(self._times, reverse=True):
+            least = min(least, median(self._times[width]))
+            known[width] = least
+        return known
 
     def _one_token(self, known: Mapping[int, float]) -> float:
         """The cost of one token where only wider decodes were seen."""

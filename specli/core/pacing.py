@@ -153,6 +153,7 @@ class ProfitPacer:
         self.acceptance = Acceptance()
         self._fixed_width = fixed_width
         self._shadow: _Shadow | None = None
+        self._first = False
         self._steps: dict[str, deque[float]] = {}
         self._emitted, self._spent = 0.0, 0.0  # of the latest cycles, for the rate
         self._time, self._lost = 0.0, 0.0  # of all cycles; lost by probes
@@ -163,6 +164,7 @@ class ProfitPacer:
         self._drafter, self._drafted = "", 0  # what a neural drafter drafted in this cycle, used or not
 
     def begin(self) -> None:
+        self._first = True
         self._shadow = None  # it foretold another answer
         self._probing, self._drafted = None, 0
         self._bar = -math.inf
@@ -275,7 +277,9 @@ class ProfitPacer:
 
     def observe(self, history: Sequence[int], cycle: Cycle) -> None:
         self._bar = -math.inf
-        self.costs.learn(cycle.width, cycle.verify_s)
+        if not self._first:  # the first decode after a prompt warms up
+            self.costs.learn(cycle.width, cycle.verify_s)
+        self._first = False
         draft, verdict = cycle.draft, cycle.verdict
         if draft.confidence:
             self._learn_neural(cycle)

@@ -13,22 +13,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specli.core.types import NO_DRAFT, Draft
-from specli.drafters.ngram import MATCH_CAP, MAX_CANDIDATES, NgramDrafter, NgramIndex, common_suffix
-
-SEPARATOR = -1
-"""Stands between discarded texts. No token has this id, so no match and no draft crosses it."""
+from specli.drafters.edits import SEPARATOR, SOLID, Copy, Edits, Left, copied
+from specli.drafters.ngram import (
+    MATCH_CAP,
+    MAX_CANDIDATES,
+    NgramDrafter,
+    NgramIndex,
+    common_prefix,
+    common_suffix,
+)
 
 ARCHIVE_CANDIDATES = MAX_CANDIDATES // 2
 """Most places tried in discarded text, after those in the text."""
 
 ARCHIVE_CAP = 1 << 17
 """Tokens of discarded text that are kept; beyond, the oldest half is forgotten."""
-
-EDIT_REACH = 8
-"""Tokens that an edit of copied text may put in or leave out for the copy to be resumed behind it."""
-
-SOLID = 4
-"""Length of a match that counts as copying: where it is left, an edit is likelier than an end."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,6 +37,15 @@ class _Match:
     index: NgramIndex
     end: int
     length: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Plan:
+    """How the text would go on by `match` when it had `at` tokens."""
+
+    match: _Match
+    copy: Copy
+    at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,25 +93,22 @@ class HistoryDrafter(NgramDrafter):
 
     The newest of equally long matches wins; the text wins over discarded text. Lengths beyond 64
     (or `size_n`, if larger) count as equal. The last `size_n` tokens must have occurred at least
-    `min_hits` times before. Where no match is found just after copied text was left, as by an edit,
-    the copy is resumed behind the edit, on the evidence of one token or none.
+    `min_hits` times before. `edits`: copies are followed through edits, see `drafters.edits`.
     """
 
     method = "draft-self"
     option = "--spec-self"
 
-    def __init__(self, size_n: int = 2, size_m: int = 64, min_hits: int = 1) -> None:
+    def __init__(self, size_n: int = 2, size_m: int = 64, min_hits: int = 1, edits: bool = True) -> None:
         super().__init__(size_n, size_m, min_hits)
         self._archive = _Archive(size_n)
         self._cap = max(MATCH_CAP, size_n)
-        self._last: _Match | None = None
-        self._last_at = 0
-        self._copied: _Match | None = None  # the latest solid match, when the text had so many tokens
-        self._copied_at = 0
+        self._plan: _Plan | None = None
+        self._edits = Edits() if edits and min_hits == 1 else None
 
     def begin(self, history: Sequence[int]) -> None:
         """Index `history`; what it no longer contains moves to the archive."""
-        self._last = self._copied = None
+        self._forget_plan()
         before = self._index.text.copy()
         lost = self._index.sync(history)
         if lost:
@@ -116,87 +121,85 @@ class HistoryDrafter(NgramDrafter):
         if limit <= 0:
             return NO_DRAFT
         self._index.extend(history)
-        match = self._longest()
-        if match is not None and match.length >= SOLID:
-            self._copied, self._copied_at = match, len(self._index.text)
-        elif match is None and self.min_hits == 1:
-            match = self._resumed()
-        self._last, self._last_at = match, len(self._index.text)
+        running = self._running()
+        match = self._longest(running)
+        if self._edits is not None:
+            match = self._behind_an_edit(match)
         if match is None:
+            self._plan = None
             return NO_DRAFT
-        tokens = self._continue(match, min(limit, self.size_m))
-        return Draft(tuple(tokens), self.method, match=match.length)
+        copy = self._continue(match, self.size_m)
+        self._plan = _Plan(match, copy, len(self._index.text))
+        return Draft(tuple(copy.tokens[: min(limit, self.size_m)]), self.method, match=match.length)
 
     def close(self) -> None:
         """Forget all text, the discarded too."""
         super().close()
         self._archive = _Archive(self.size_n)
-        self._last = self._copied = None
+        self._forget_plan()
 
-    def _longest(self) -> _Match | None:
+    def _forget_plan(self) -> None:
+        self._plan = None
+        if self._edits is not None:
+            self._edits.forget()
+
+    def _longest(self, running: _Match | None) -> _Match | None:
         live, archive = self._index, self._archive.index
         if len(live.text) < self.size_n:
             return None
         archived = archive.newest.get(live.last_key(), 0) if archive.text else 0
         if live.hits() + archive.count[archived] < self.min_hits:
-            return None
+            return running if self._edits is not None else None
         tail = live.text[-self._cap :]
-        running = self._running(len(tail))
         # One less, so that a newer match as long as the running one is preferred to it.
-        floor = (running.length if running else self.size_n) - 1
+        floor = max(self.size_n, running.length if running else 0) - 1
         best = _search(live, live.earlier[-1], tail, floor, MAX_CANDIDATES)
         beaten = best.length if best else floor
         other = _search(archive, archived, tail, beaten, ARCHIVE_CANDIDATES)
         return other or best or running
 
-    def _running(self, cap: int) -> _Match | None:
-        """The last match, moved along, if the text has since followed it.
+    def _running(self) -> _Match | None:
+        """The last match, moved along, if the text has since followed its continuation.
 
-        It may lie further back than a search looks.
+        It may lie further back than a search looks, and behind edits that a search cannot see through.
         """
-        last, text = self._last, self._index.text
-        if last is None:
+        plan, text = self._plan, self._index.text
+        if plan is None:
             return None
-        added = len(text) - self._last_at
-        end = last.end + added
-        source = last.index.text
-        if source[last.end : end] != text[self._last_at :]:
+        match, copy = plan.match, plan.copy
+        added = text[plan.at :]
+        followed = common_prefix(added, copy.tokens)
+        place = copy.ends[followed - 1] if followed else match.end
+        if self._edits is not None:
+            self._edits.settle(followed > 0)
+        if followed < len(added):
+            if self._edits is not None:
+                solid = match.length + followed >= SOLID
+                self._edits.left(
+                    copy, followed, Left(match.index.text, place, plan.at + followed) if solid else None
+                )
             return None
-        if end >= len(source) or source[end] == SEPARATOR:
+        source = match.index.text
+        if place >= len(source) or source[place] == SEPARATOR:
             return None
-        return _Match(last.index, end, min(cap, last.length + added))
+        return _Match(match.index, place, min(self._cap, len(text), match.length + followed))
 
-    def _resumed(self) -> _Match | None:
-        """Behind an edit of what was copied: the nearest place there that has the text's last token
-        before it, or, straight after the first token that differs, the place behind what it replaced."""
-        copied, text = self._copied, self._index.text
-        if copied is None or len(text) - self._copied_at > self.size_m + EDIT_REACH:
+    def _behind_an_edit(self, match: _Match | None) -> _Match | None:
+        """`match`, or the place behind an edit where a copy goes on."""
+        assert self._edits is not None
+        text = self._index.text
+        if match is not None:
+            self._edits.resumed(text, match.index.text, match.end, match.length)
+            return match
+        resumption = self._edits.resume(text)
+        if resumption is None:
             return None
-        source, left = copied.index.text, copied.end
-        for token in text[self._copied_at :]:  # how far the copy went on before it was left
-            if left >= len(source) or source[left] != token:
-                break
-            left += 1
-        edited = len(text) - self._copied_at - (left - copied.end)
-        if not 0 < edited <= EDIT_REACH:
-            return None
-        last = text[-1]
-        ends = range(left + 1, min(left + edited + EDIT_REACH, len(source)))
-        behind = [end for end in ends if source[end - 1] == last]
-        if behind:
-            return _Match(copied.index, min(behind, key=lambda end: abs(end - left - edited)), 1)
-        end = left + 1
-        if edited == 1 and end < len(source) and source[end] != SEPARATOR:
-            return _Match(copied.index, end, 0)
-        return None
+        index = self._index if resumption.source is self._index.text else self._archive.index
+        return _Match(index, resumption.end, resumption.length)
 
-    def _continue(self, match: _Match, length: int) -> list[int]:
-        tokens = match.index.text[match.end : match.end + length]
-        if match.index is self._index:
-            # The copy reached the end of the text: a loop, whose period is what was copied.
-            period = len(tokens)
-            return tokens if period == length else (tokens * (length // period + 1))[:length]
-        return tokens[: tokens.index(SEPARATOR)] if SEPARATOR in tokens else tokens
+    def _continue(self, match: _Match, length: int) -> Copy:
+        known = self._edits.known if self._edits is not None else {}
+        return copied(match.index.text, match.end, length, match.index is self._index, known)
 
 
 def _search(index: NgramIndex, end: int, tail: list[int], floor: int, tries: int) -> _Match | None:
