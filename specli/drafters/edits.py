@@ -19,6 +19,9 @@ SOLID = 4
 REACH = 8
 """Tokens that an edit may put in or leave out for the copy to be resumed behind it."""
 
+MATCH_SAYS_MORE = 8
+"""Length of a match that is believed before a copy that was just left."""
+
 LONGEST_EDIT = 4
 """Tokens of the source that a remembered edit may replace."""
 
@@ -43,20 +46,23 @@ class Copy:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Left:
-    """Where a copy was left: `place` in `source`, when the text had `at` tokens."""
+    """Where a copy was left that had gone on for `run` tokens: `place` in `source`, when the text had `at`."""
 
     source: list[int]
     place: int
     at: int
+    run: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Resumption:
-    """Where a copy may go on: place `end` in `source`, on the evidence of `length` tokens before it."""
+    """Where a copy of so long a `run` may go on: place `end` in `source`, on the evidence of `length` tokens
+    before it."""
 
     source: list[int]
     end: int
     length: int
+    run: int
 
 
 def copied(source: list[int], place: int, length: int, live: bool, known: Mapping[int, Edit]) -> Copy:
@@ -136,11 +142,12 @@ class Edits:
                 self.known[edit.before[0]] = edit
         self._left = None
 
-    def resume(self, text: Sequence[int]) -> Resumption | None:
-        """Where to go on though nothing matches: at the nearest place with the text's last token before it,
-        or, straight after the first token that differs, behind what it replaced."""
+    def resume(self, text: Sequence[int], match: int) -> Resumption | None:
+        """Where to go on: at the nearest place with the text's last token before it, or, straight after the
+        first token that differs, behind what it replaced. None where a match of so many tokens elsewhere
+        says more than the copy that was left."""
         left = self._left
-        if left is None:
+        if left is None or match >= min(left.run, MATCH_SAYS_MORE):
             return None
         source, new = left.source, len(text) - left.at
         if not 0 < new <= REACH:
@@ -156,7 +163,7 @@ class Edits:
         else:
             return None
         self._supposed = _edit(left, text, end, length)
-        return Resumption(source, end, length)
+        return Resumption(source, end, length, left.run)
 
 
 def _edit(left: Left, text: Sequence[int], end: int, matched: int) -> Edit | None:

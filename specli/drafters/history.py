@@ -32,11 +32,13 @@ ARCHIVE_CAP = 1 << 17
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Match:
-    """`length` tokens before place `end` of `index` equal the last ones of the text."""
+    """`length` tokens before place `end` of `index` equal the last ones of the text. `run`: for how long
+    the text has followed this copy, edits of it included."""
 
     index: NgramIndex
     end: int
     length: int
+    run: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,8 +153,10 @@ class HistoryDrafter(NgramDrafter):
         if live.hits() + archive.count[archived] < self.min_hits:
             return running if self._edits is not None else None
         tail = live.text[-self._cap :]
-        # One less, so that a newer match as long as the running one is preferred to it.
-        floor = max(self.size_n, running.length if running else 0) - 1
+        # One less, so that a newer match as long as the running one is preferred to it, but for a copy
+        # with edits: what a search sees of that is its end.
+        edited = running is not None and running.run > running.length
+        floor = max(self.size_n, running.run if running else 0) - (not edited)
         best = _search(live, live.earlier[-1], tail, floor, MAX_CANDIDATES)
         beaten = best.length if best else floor
         other = _search(archive, archived, tail, beaten, ARCHIVE_CANDIDATES)
@@ -176,26 +180,30 @@ class HistoryDrafter(NgramDrafter):
             if self._edits is not None:
                 solid = match.length + followed >= SOLID
                 self._edits.left(
-                    copy, followed, Left(match.index.text, place, plan.at + followed) if solid else None
+                    copy,
+                    followed,
+                    Left(match.index.text, place, plan.at + followed, match.run + followed)
+                    if solid
+                    else None,
                 )
             return None
         source = match.index.text
         if place >= len(source) or source[place] == SEPARATOR:
             return None
-        return _Match(match.index, place, min(self._cap, len(text), match.length + followed))
+        length = min(self._cap, len(text), match.length + followed)
+        return _Match(match.index, place, length, max(length, match.run + followed))
 
     def _behind_an_edit(self, match: _Match | None) -> _Match | None:
         """`match`, or the place behind an edit where a copy goes on."""
         assert self._edits is not None
         text = self._index.text
+        resumption = self._edits.resume(text, match.length if match is not None else 0)
+        if resumption is not None:
+            index = self._index if resumption.source is self._index.text else self._archive.index
+            return _Match(index, resumption.end, resumption.length, resumption.run)
         if match is not None:
             self._edits.resumed(text, match.index.text, match.end, match.length)
-            return match
-        resumption = self._edits.resume(text)
-        if resumption is None:
-            return None
-        index = self._index if resumption.source is self._index.text else self._archive.index
-        return _Match(index, resumption.end, resumption.length)
+        return match
 
     def _continue(self, match: _Match, length: int) -> Copy:
         known = self._edits.known if self._edits is not None else {}
@@ -223,4 +231,4 @@ def _search(index: NgramIndex, end: int, tail: list[int], floor: int, tries: int
             best, length = end, common_suffix(text, end, tail, cap, length + 1, cap)
             suffix = tail[cap - length :]
         end = earlier[end]
-    return _Match(index, best, length) if best else None
+    return _Match(index, best, length, length) if best else None
