@@ -43,21 +43,24 @@ from pathlib import Path
 from specli import profiles
 from specli.assembly import Generator, Request
 from specli.chat.conversation import Message
+generators = {}
 for line in sys.stdin:
     job = json.loads(line)
-    flags = {"temp": 0, "max-tokens": job["tokens"], "ctx-size": 4096, "threads": job["threads"], "no-repack": True}
-    name, _, more = job["config"].partition("+")
-    if name == "none":
-        name, flags["spec-type"] = "auto", "none"
-    draft = Path(job["draft"]) if more == "draft" else None
-    settings = profiles.resolve(profiles.load(name), flags)
-    with Generator(Request(settings, Path(job["model"]), draft)) as g:
-        if job["ignore"]:
-            g.model.vocab.ends = ()
-        a = g.answer(g.prompter.tokens([Message("user", job["prompt"])]))
-        for _ in a:
-            pass
-        s = a.stats
+    key = job["config"]
+    if key not in generators:
+        flags = {"temp": 0, "max-tokens": job["tokens"], "ctx-size": 4096, "threads": job["threads"], "no-repack": True}
+        name, _, more = key.partition("+")
+        if name == "none":
+            name, flags["spec-type"] = "auto", "none"
+        draft = Path(job["draft"]) if more == "draft" else None
+        settings = profiles.resolve(profiles.load(name), flags)
+        generators[key] = Generator(Request(settings, Path(job["model"]), draft, ignore_end=job["ignore"]))
+    g = generators[key]
+    g.reset()
+    a = g.answer(g.prompter.tokens([Message("user", job["prompt"])]))
+    for _ in a:
+        pass
+    s = a.stats
     print("@@" + json.dumps({"n": s.generated, "tps": s.tokens_per_second, "drafted": s.drafted,
         "accepted": s.accepted}), flush=True)
 """
