@@ -32,7 +32,9 @@ __all__ = ["environment", "specli"]  # fixtures of test_cli
 
 DATA = json.loads((Path(__file__).parent / "data" / "spelling.json").read_text())
 SPELLING = Recording("spelling", tuple(DATA["prompt"]), tuple(DATA["output"]), 0.002)
-ANSWERS = [replace(SPELLING, workload=f"spelling-{i}", output=SPELLING.output[: 80 + 10 * i]) for i in range(4)]
+ANSWERS = [
+    replace(SPELLING, workload=f"spelling-{i}", output=SPELLING.output[: 80 + 10 * i]) for i in range(4)
+]
 MEASURED = WidthCosts({int(w): s for w, s in DATA["seconds"].items()})
 FLAT = WidthCosts({1: 0.08, 2: 0.08, 64: 0.09})
 EACH_ROW = WidthCosts({1: 0.08, 2: 0.17, 64: 64 * 0.085})
@@ -82,7 +84,9 @@ def test_screening_ranks_by_reckoned_speed() -> None:
 class Replays:
     """A `Trial` in which answers take the seconds that were reckoned, and that clock is all there is."""
 
-    def __init__(self, costs: WidthCosts, answers: Sequence[Recording] = ANSWERS, budget: float = 1e9) -> None:
+    def __init__(
+        self, costs: WidthCosts, answers: Sequence[Recording] = ANSWERS, budget: float = 1e9
+    ) -> None:
         self.costs, self.answers = costs, answers
         self.now, self.budget = 0.0, budget
         self.calls: list[str] = []
@@ -170,7 +174,9 @@ def standings_of(**speeds: float) -> list[object]:
             rate = 10.0 * speeds.get(candidate.name, 1.0) * (1 + 0.01 * ((workload + repeat) % 3))
             stats = Stats()
             for _ in range(4):
-                stats.fold(Cycle(Draft((1, 1), candidate.name), Verdict((1, 1), 1, 2), 3, 0, 0.0, 2 / rate, 2 / rate))
+                stats.fold(
+                    Cycle(Draft((1, 1), candidate.name), Verdict((1, 1), 1, 2), 3, 0, 0.0, 2 / rate, 2 / rate)
+                )
             return Run(candidate.name, str(workload), "x", repeat, (1,), stats)
 
     candidates = [auto(8) if n == AUTO else replace(off(), name=n, spec={"types": (n,)}) for n in speeds]
@@ -258,7 +264,9 @@ def test_the_profile_says_what_was_measured_and_for_what() -> None:
 
 def test_a_neural_choice_keeps_the_draft() -> None:
     for candidate in (neural("draft-model", 3, fixed=True), auto(8)):
-        profile = to_profile("t", "f", Choice(candidate, None, ""), measured(Choice(off(), None, "")), "d.gguf")
+        profile = to_profile(
+            "t", "f", Choice(candidate, None, ""), measured(Choice(off(), None, "")), "d.gguf"
+        )
         back = profiles.parse(profiles.to_toml(profile), "t", "f")
         assert back.given["draft-model"] == "d.gguf" and back.given["draft-n-max"] in (3, 8)
 
@@ -317,7 +325,11 @@ def tuning(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
     prompts.write_text("def add(a, b):\nfor i in range(10): print(i)\nimport os\n")
     command = [sys.executable, "-m", "specli", "tune", *TINY, "--budget", "6", "--tokens", "16"]
     done = subprocess.run(
-        [*command, "--like", str(prompts), "--json"], capture_output=True, text=True, env=environment, timeout=120
+        [*command, "--like", str(prompts), "--json"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, object] = json.loads(done.stdout)
