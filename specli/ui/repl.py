@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TextIO
@@ -65,7 +66,11 @@ class Screen:
         self.err.flush()
 
     def _fitted(self, text: str) -> list[str]:
-        return terminal.with_fallbacks(text, self.err).split("\n")
+        lines = terminal.with_fallbacks(text, self.err).split("\n")
+        if not terminal.is_terminal(self.err):
+            return lines
+        room = max(20, terminal.columns(self.err) - 1)
+        return [part for line in lines for part in textwrap.wrap(line, room, break_on_hyphens=False) or [""]]
 
 
 @dataclass(frozen=True, slots=True)
