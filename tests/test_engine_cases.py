@@ -32,7 +32,14 @@ def _debug(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def generator(model: Path, draft: Path | None = None, **flags: object) -> Generator:
-    given: dict[str, object] = {"temp": 0.0, "seed": 1, "max-tokens": 80, "ctx-size": 1024, "threads": 1}
+    threads = 2 if model.stat().st_size > 1 << 27 else 1  # small models gain nothing from a second
+    given: dict[str, object] = {
+        "temp": 0.0,
+        "seed": 1,
+        "max-tokens": 80,
+        "ctx-size": 1024,
+        "threads": threads,
+    }
     given |= {name.replace("_", "-"): flag for name, flag in flags.items() if flag is not None}
     return Generator(Request(profiles.resolve(profiles.load("auto"), given), model, draft))
 
