@@ -220,7 +220,7 @@ def test_terminated_at_the_prompt(chat: Open) -> None:
 
 @pytest.mark.parametrize("columns", [80, 40])
 def test_the_live_line_fits_and_is_erased(chat: Open, columns: int) -> None:
-    t = chat(*ENDLESS, columns=columns, tokens=200)
+    t = chat(*ENDLESS, columns=columns, tokens=1600)  # long enough for figures on any machine
     t.sees(PROMPT)
     t.press("a\r")
     t.sees(PROMPT, 2)

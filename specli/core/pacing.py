@@ -116,7 +116,7 @@ def _match_bucket(match: int) -> int:
 _LONGEST = 64  # longer matches are all alike
 _MATCH_BUCKETS = [_match_bucket(m) for m in range(_LONGEST + 1)]
 # measured on greedy answers of a 0.5B model to prompts of nine kinds: the chance of a rejection is 0.85 / match
-_MATCH_HAZARDS = [0.7, 0.6, *(0.85 / m for m in range(2, _LONGEST + 1))]
+_MATCH_HAZARDS = [0.85, 0.7, *(0.85 / m for m in range(2, _LONGEST + 1))]
 
 
 def _confidence_bucket(confidence: float) -> int:

@@ -84,6 +84,7 @@ def replay(candidate: Candidate, recording: Recording, costs: WidthCosts, max_ro
     """The cycles of one answer, folded; its times are reckoned from `costs`."""
     drafters = [_drafter(candidate, method) for method in candidate.types if method != "none"]
     pacer: Pacer = FixedPacer() if candidate.fixed else ProfitPacer(Costs(costs.shape))
+    pacer.begin()
     history, script = list(recording.prompt), [*recording.prompt, *recording.output]
     for drafter in drafters:
         drafter.begin(history)

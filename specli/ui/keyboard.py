@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from prompt_toolkit import PromptSession
@@ -15,6 +17,8 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.output import ColorDepth, create_output
 
+from specli.errors import Interrupted
+from specli.interrupts import TERMINATED
 from specli.ui import terminal
 
 _PLACEHOLDER = "a message, or /help"
@@ -40,14 +44,34 @@ class Keyboard:
     def __iter__(self) -> Iterator[str]:
         while True:
             try:
-                yield self._session.prompt(
-                    FormattedText([("bold ansicyan", self._mark)]),
-                    placeholder=FormattedText([("fg:ansibrightblack", _PLACEHOLDER)]),
-                )
+                yield self._read()
             except EOFError:
                 return
             except KeyboardInterrupt:  # a SIGINT from elsewhere; the key itself is bound
                 continue
+
+    def _read(self) -> str:
+        before = signal.signal(signal.SIGTERM, self._terminate)
+        try:
+            return self._session.prompt(
+                FormattedText([("bold ansicyan", self._mark)]),
+                placeholder=FormattedText([("fg:ansibrightblack", _PLACEHOLDER)]),
+            )
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    def _terminate(self, number: int, frame: FrameType | None) -> None:
+        """End the editing with Interrupted. Raised in the midst of the editor's event loop, as a handler
+        would elsewhere, it would be reported there and go no further."""
+        app, end = self._session.app, Interrupted("terminated", TERMINATED)
+        if app.loop is None or not app.is_running:
+            raise end
+
+        def leave() -> None:
+            if app.future is not None and not app.future.done():
+                app.exit(exception=end)
+
+        app.loop.call_soon_threadsafe(leave)
 
 
 def _history(path: Path) -> History:
