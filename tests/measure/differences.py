@@ -36,6 +36,7 @@ class Run:
 
 def run(generator: Generator, prompt: Sequence[int]) -> Run:
     generator.reset_seed()
+    generator.target.rewind(0)  # a prefix kept from another prompt was decoded in other pieces
     answer = generator.answer(prompt)
     cycles = [step.cycle for step in answer if step.cycle is not None]
     return Run(answer.tokens, cycles)
