@@ -9,7 +9,7 @@ of the turns before still fits.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from specli.engine.template import ChatTemplate, TemplateRefusal
@@ -176,6 +176,3 @@ def _locate(real: str, contents: Sequence[str]) -> list[_Piece]:
                 at = found + len(text)
                 break
     return [p for p in [*pieces, _Piece(real[at:])] if p.text or p.index is not None]
-
-
-TokenPrompt = Callable[[Sequence[Message]], list[int]]

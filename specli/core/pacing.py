@@ -140,9 +140,7 @@ class ProfitPacer:
     FIRST_CHANCE = 0.75  # acceptance of a draft token before anything is known
     HORIZON = 256  # tokens that an answer may still have
     READING = 0.25  # cost of a token read with others, beside one drafted
-    FIRST_TRUST = (
-        8  # most tokens of a free draft before one was accepted in full; then twice as many, and so on
-    )
+    FIRST_TRUST = 8  # most tokens of a free draft until one was accepted in full; then twice as many
 
     def __init__(
         self, costs: Costs, fixed_width: int | None = None, steps: Mapping[str, float] | None = None

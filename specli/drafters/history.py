@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from specli.core.decoding import common_prefix
 from specli.core.types import NO_DRAFT, Draft
 from specli.drafters.edits import SEPARATOR, SOLID, Copy, Edits, Left, copied
 from specli.drafters.ngram import (
@@ -19,7 +20,6 @@ from specli.drafters.ngram import (
     MAX_CANDIDATES,
     NgramDrafter,
     NgramIndex,
-    common_prefix,
     common_suffix,
 )
 

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from specli.core.decoding import common_prefix
 from specli.core.types import NO_DRAFT, Cycle, Draft
 from specli.errors import UsageError
 
@@ -108,14 +109,6 @@ class NgramIndex:
         `end` must be a place of the last key, so at least its n agree, even where n is larger.
         """
         return common_suffix(self.text, end, self.text, len(self.text), self.size_n)
-
-
-def common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
-    """Number of equal tokens at the start of both."""
-    for at, (one, other) in enumerate(zip(left, right, strict=False)):
-        if one != other:
-            return at
-    return min(len(left), len(right))
 
 
 def common_suffix(
