@@ -14,7 +14,7 @@ FILES = sorted(p for p in ROOT.rglob("*.py"))
 _BASE = {"errors", "core"}
 _LIVE = {
     *_BASE, "paths", "settings", "profiles", "engine", "drafters", "chat", "costs", "tuned", "casting", "rules",
-    "assembly", "interrupts",
+    "loading", "drafting", "assembly", "interrupts",
 }  # fmt: skip
 ROOMS: dict[str, set[str]] = {
     "__init__": set(),
@@ -37,6 +37,9 @@ ROOMS: dict[str, set[str]] = {
     "tuned": {*_BASE, "settings", "profiles", "engine", "costs"},
     "rules": {*_BASE, "settings", "engine"},
     "casting": {"errors", "profiles", "engine", "tuned"},
+    "loading": {"errors", "settings", "engine", "casting"},
+    "drafting": {*_BASE, "settings", "engine", "drafters", "casting", "loading"},
+    "opening": {*_LIVE, "hub", "shelf"},
     "workloads": {"errors", "settings"},
     "tune": {*_LIVE, "bench", "workloads"},
     "bench": {*_LIVE, "workloads"},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-from specli.errors import ModelFileError, UsageError
+from specli.errors import UsageError
 from specli.settings import DEFAULT_PROFILE, KEYS, Key, Kind, Settings
 
 if TYPE_CHECKING:
-    from specli.assembly import Generator, Request
+    from specli.assembly import Generator
+    from specli.opening import Order
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -83,20 +84,19 @@ class Shared:
 
     def settings(self) -> Settings:
         """Flags over profile over defaults. Raises UsageError for what cannot be meant together."""
-        from specli import profiles
-
-        settings = profiles.resolve(profiles.load(self.profile), self.flags)
+        settings = self.order().settings()
         if self.quiet and self.verbose:
             raise UsageError("--quiet and --verbose contradict each other; leave one of them out")
-        if self.raw and self.template_file:
-            raise UsageError(
-                "--raw uses no chat template, so --chat-template-file cannot be honoured with it"
-            )
-        if self.raw and settings.system and settings.origin("system") == "flag":
-            raise UsageError(
-                "--raw has no turns, so --system cannot be honoured; put its text into the prompt"
-            )
         return settings
+
+    def order(self, use_tuned: bool = True, ignore_end: bool = False) -> Order:
+        """The same for the one door to a loaded model."""
+        from specli.opening import Order
+
+        return Order(
+            self.flags, self.profile, self.template_file, self.raw, self.verbose, not self.quiet, use_tuned,
+            ignore_end,
+        )  # fmt: skip
 
 
 def open_generator(
@@ -109,90 +109,16 @@ def open_generator(
 ) -> Generator:
     """Find the files and load. `say` gets each notice. `use_tuned`: take the profile that `specli tune`
     wrote for these models, if it holds here and no other was asked for."""
-    from specli.hub import resolve_model
+    from specli import opening
 
-    # What can be seen wrong without the library is said before it is loaded.
-    model = resolve_model(settings.model)
-    draft = resolve_model(settings.draft_model) if settings.draft_model else None
-    if draft is None and "auto" in settings.types:
-        from specli.shelf import unasked_draft
-
-        draft = unasked_draft(model, say, offer=not shared.quiet)
-    template = _read_template(shared.template_file) if shared.template_file else None
-
-    from specli.assembly import Generator, Request
-    from specli.engine.backend import set_verbose
-
-    set_verbose(shared.verbose)
-    request = Request(settings, model, draft, template, ignore_end)
-    lines: list[str] = []
-    if use_tuned:
-        request = _tuned(shared, request, lines.append)
-    for line in lines:
-        say(line)
-    generator = Generator(request, say)
-    generator.notices[:0] = lines
-    try:
-        _check_system(generator, shared, say)
-    except BaseException:
-        generator.close()
-        raise
-    return generator
-
-
-def _tuned(shared: Shared, request: Request, say: Callable[[str], None]) -> Request:
-    """`request` as tuned, where nothing else was asked for."""
-    settings = request.settings
-    asked = shared.profile != DEFAULT_PROFILE or "flag" in (
-        settings.origin("types"),
-        settings.origin("fixed"),
-    )
-    if asked:
-        return request
-    from specli import profiles, tuned
-
-    found = tuned.find(request.model, request.draft, settings)
-    if found is not None:
-        say(found.line)
-    if not isinstance(found, tuned.Tuned):
-        return request
-    settings = profiles.resolve(found.over(profiles.load(shared.profile)), shared.flags)
-    draft = request.draft if found.uses_draft else None
-    return replace(request, settings=settings, draft=draft, tuned=found)
+    return opening.open_generator(shared.order(use_tuned, ignore_end), settings, say)
 
 
 def is_raw(generator: Generator, shared: Shared) -> bool:
     """Whether text is completed instead of messages answered."""
-    return shared.raw or not generator.prompter.has_template
+    from specli import opening
 
-
-def _check_system(generator: Generator, shared: Shared, say: Callable[[str], None]) -> None:
-    settings = generator.settings
-
-    def notice(text: str) -> None:
-        generator.notices.append(text)
-        say(text)
-
-    if not generator.prompter.has_template and not shared.raw:
-        if settings.system and settings.origin("system") == "flag":
-            raise UsageError(
-                f"{generator.model.name} has no chat template, so --system cannot be honoured; "
-                "give --chat-template-file, or put its text into the prompt"
-            )
-        notice(
-            f"{generator.model.name} has no chat template: it continues your text instead of answering it "
-            "(--chat-template-file gives it one)"
-        )
-    if settings.system and is_raw(generator, shared):
-        notice(f"the system message of profile {settings.profile} is left out: raw text has no turns")
-
-
-def _read_template(path: Path) -> str:
-    try:
-        return path.expanduser().read_text("utf-8")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "not a text file"
-        raise ModelFileError(f"--chat-template-file {path}: {reason}") from error
+    return opening.is_raw(generator, shared.raw)
 
 
 # -- the decorator ------------------------------------------------------------------------------

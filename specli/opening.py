@@ -1,0 +1,139 @@
+"""The one door to a loaded model, for the command line and for Python: from what was asked for to a
+live generator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specli.errors import ModelFileError, UsageError
+from specli.settings import DEFAULT_PROFILE, Settings
+
+if TYPE_CHECKING:
+    from specli.assembly import Generator
+    from specli.casting import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What was asked for, before any file was looked at.
+
+    `given`: settings by name, None for what was not given. `raw`: use no chat template. `verbose`: print the
+    library's log. `offer_draft`: say, once for each model, which draft on the disk would fit. `use_tuned`:
+    take the profile that `specli tune` wrote for these models, if it holds here and no other was asked for.
+    `ignore_end`: answers go on past end tokens.
+    """
+
+    given: Mapping[str, object]
+    profile: str = DEFAULT_PROFILE
+    template_file: Path | None = None
+    raw: bool = False
+    verbose: bool = False
+    offer_draft: bool = False
+    use_tuned: bool = True
+    ignore_end: bool = False
+
+    def settings(self) -> Settings:
+        """What was given over the profile over the defaults. Raises UsageError for what cannot be meant."""
+        from specli import profiles
+
+        settings = profiles.resolve(profiles.load(self.profile), self.given)
+        if self.raw and self.template_file:
+            raise UsageError(
+                "--raw uses no chat template, so --chat-template-file cannot be honoured with it"
+            )
+        if self.raw and settings.system and settings.origin("system") == "flag":
+            raise UsageError(
+                "--raw has no turns, so --system cannot be honoured; put its text into the prompt"
+            )
+        return settings
+
+
+def open_generator(order: Order, settings: Settings, say: Callable[[str], None]) -> Generator:
+    """Find the files and load. `settings`: usually `order.settings()`. `say` gets each notice."""
+    from specli.hub import resolve_model
+
+    # What can be seen wrong without the library is said before it is loaded.
+    model = resolve_model(settings.model)
+    draft = resolve_model(settings.draft_model) if settings.draft_model else None
+    if draft is None and "auto" in settings.types:
+        from specli.shelf import unasked_draft
+
+        draft = unasked_draft(model, say, offer=order.offer_draft)
+    template = _read_template(order.template_file) if order.template_file else None
+
+    from specli.assembly import Generator, Request
+    from specli.engine.backend import set_verbose
+
+    set_verbose(order.verbose)
+    request = Request(settings, model, draft, template, order.ignore_end)
+    lines: list[str] = []
+    if order.use_tuned:
+        request = _tuned(order, request, lines.append)
+    for line in lines:
+        say(line)
+    generator = Generator(request, say)
+    generator.notices[:0] = lines
+    try:
+        _check_system(generator, order.raw, say)
+    except BaseException:
+        generator.close()
+        raise
+    return generator
+
+
+def is_raw(generator: Generator, raw: bool) -> bool:
+    """Whether text is completed instead of messages answered: asked for, or for want of a template."""
+    return raw or not generator.prompter.has_template
+
+
+def _tuned(order: Order, request: Request, say: Callable[[str], None]) -> Request:
+    """`request` as tuned, where nothing else was asked for."""
+    settings = request.settings
+    asked = order.profile != DEFAULT_PROFILE or "flag" in (
+        settings.origin("types"),
+        settings.origin("fixed"),
+    )
+    if asked:
+        return request
+    from specli import profiles, tuned
+
+    found = tuned.find(request.model, request.draft, settings)
+    if found is not None:
+        say(found.line)
+    if not isinstance(found, tuned.Tuned):
+        return request
+    settings = profiles.resolve(found.over(profiles.load(order.profile)), order.given)
+    draft = request.draft if found.uses_draft else None
+    return replace(request, settings=settings, draft=draft, tuned=found)
+
+
+def _check_system(generator: Generator, raw: bool, say: Callable[[str], None]) -> None:
+    settings = generator.settings
+
+    def notice(text: str) -> None:
+        generator.notices.append(text)
+        say(text)
+
+    if not generator.prompter.has_template and not raw:
+        if settings.system and settings.origin("system") == "flag":
+            raise UsageError(
+                f"{generator.model.name} has no chat template, so --system cannot be honoured; "
+                "give --chat-template-file, or put its text into the prompt"
+            )
+        notice(
+            f"{generator.model.name} has no chat template: it continues your text instead of answering it "
+            "(--chat-template-file gives it one)"
+        )
+    if settings.system and is_raw(generator, raw):
+        notice(f"the system message of profile {settings.profile} is left out: raw text has no turns")
+
+
+def _read_template(path: Path) -> str:
+    try:
+        return path.expanduser().read_text("utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "not a text file"
+        raise ModelFileError(f"--chat-template-file {path}: {reason}") from error
