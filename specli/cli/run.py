@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 import threading
 import time
@@ -16,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specli import __version__
+from specli.chat.attached import Attached, fenced, read_attached
 from specli.cli.options import Shared, is_raw, open_generator, shared_options
-from specli.errors import SpecliError, UsageError
+from specli.errors import UsageError
 from specli.interrupts import Interrupts
 from specli.ui.terminal import is_terminal, with_fallbacks
 
@@ -70,7 +70,7 @@ def run(
     said = prompt if prompt is not None else prompt_option
     given = Given(
         "" if no_stdin else _read_stdin(shared.quiet),
-        tuple(Attached(str(path), _read(path)) for path in files or ()),
+        tuple(read_attached(path, f"-f {path}") for path in files or ()),
         said or "",
     )
     if given.empty:
@@ -100,14 +100,6 @@ def run(
 
 
 @dataclass(frozen=True, slots=True)
-class Attached:
-    """A file given with -f."""
-
-    name: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Given:
     """All that was given, in the order in which the model gets it."""
 
@@ -124,26 +116,13 @@ class Given:
         """As one message: each file named and fenced, unless a single file is all there is."""
         if len(self.files) == 1 and not self.stdin.strip() and not self.prompt.strip():
             return self.files[0].text.strip("\n")
-        parts = [self.stdin.strip("\n"), *(_fenced(file) for file in self.files), self.prompt]
+        parts = [self.stdin.strip("\n"), *(fenced(file) for file in self.files), self.prompt]
         return "\n\n".join(part for part in parts if part.strip())
 
     def raw(self) -> str:
         """As bare text to continue: nothing added but missing line ends in between."""
         parts = [part for part in (self.stdin, *(f.text for f in self.files), self.prompt) if part]
         return "".join(p if p.endswith("\n") else p + "\n" for p in parts[:-1]) + parts[-1]
-
-
-def _fenced(file: Attached) -> str:
-    """A fence longer than any in the file, so that the file cannot close it."""
-    fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", file.text)), default=0))
-    return f"File: {file.name}\n{fence}\n{file.text.rstrip(chr(10))}\n{fence}"
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.expanduser().read_bytes().decode("utf-8-sig", "replace")
-    except (OSError, ValueError) as error:
-        raise SpecliError(f"-f {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _read_stdin(quiet: bool) -> str:
