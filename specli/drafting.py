@@ -1,0 +1,119 @@
+"""From the methods wanted to live drafters: their models and caches are opened once, when first needed."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from specli.core.pacing import Pacer
+from specli.core.types import Drafter, LanguageModel
+from specli.drafters.history import HistoryDrafter
+from specli.drafters.model import ModelDrafter
+from specli.drafters.mtp import MtpDrafter
+from specli.drafters.ngram import NgramMapK, NgramMapK4V, NgramSimple
+from specli.drafters.translate import Translated
+from specli.engine.compat import MIN_SHARE, compare_vocabularies, require_fit, shared_tokens
+from specli.engine.context import Context
+from specli.engine.fit import require_model
+from specli.engine.model import Model
+from specli.engine.mtp import Heads
+from specli.loading import Loader, Say
+from specli.settings import Settings
+
+_NGRAM: dict[str, type[NgramSimple] | type[NgramMapK] | type[HistoryDrafter]] = {
+    "ngram-simple": NgramSimple,
+    "ngram-map-k": NgramMapK,
+    "ngram-map-k4v": NgramMapK4V,
+    "draft-self": HistoryDrafter,
+}
+
+
+class DraftingRoom:
+    """What drafts for `target`. `model`: the weights of a draft's own file, `cache` a draft model's
+    context; None until opened."""
+
+    def __init__(self, loader: Loader, target: Context, stack: ExitStack, notice: Say) -> None:
+        self._loader, self._target = loader, target
+        self._stack, self._notice = stack, notice
+        self.model: Model | None = None
+        self.cache: Context | None = None
+        self._translated: Translated | None = None
+        self._shared = 0  # ids below this may be drafted
+        self._heads: Heads | None = None
+        self._head_vocab = 0  # the same for prediction heads
+
+    def open(self, method: str, s: Settings, pacer: Pacer) -> Drafter | None:
+        """A drafter that knows nothing yet; None where the settings leave it nothing to draft."""
+        if method in _NGRAM:
+            sizes = s.ngram(method)
+            return _NGRAM[method](sizes.size_n, sizes.size_m, sizes.min_hits)
+        if s.draft_n_max == 0:
+            return None
+        return self._open_model(s, pacer) if method == "draft-model" else self._open_mtp(s, pacer)
+
+    def clear(self) -> None:
+        """Empty the caches that do not follow the target's by themselves."""
+        if self.cache is not None:
+            self.cache.clear()
+
+    # -- a draft model --------------------------------------------------------------------------
+
+    def _open_model(self, s: Settings, pacer: Pacer) -> Drafter:
+        if self.cache is None:
+            self.cache = self._open_cache(s)
+        model: LanguageModel = self._translated or self.cache
+        fits = self._translated.fits if self._translated else None
+        return ModelDrafter(
+            model, pacer, self._shared, s.draft_n_max, s.draft_n_min, s.draft_p_min, self._loader.chunk, fits
+        )
+
+    def _open_cache(self, s: Settings) -> Context:
+        path = self._loader.request.draft
+        assert path is not None
+        require_model(self._loader.request.model, path)
+        self.model = draft = self._loader.open_model(path, s.spec_draft_ngl)
+        check = compare_vocabularies(self._target.model.header, draft.header)
+        if check.problem is None:
+            if check.note:
+                self._notice(f"{draft.name}: {check.note}")
+            self._shared = check.shared
+            return self._loader.open_draft_context(draft, self._target.n_ctx)
+        if s.same_vocab:
+            require_fit(self._target.model, draft)
+        return self._open_translated(draft)
+
+    def _open_translated(self, draft: Model) -> Context:
+        """A draft of another vocabulary: it proposes what both know."""
+        target = self._target.model
+        vocab, theirs = target.vocab, draft.vocab
+        common = shared_tokens(vocab, theirs)
+        if common.share < MIN_SHARE:
+            require_fit(target, draft)
+        self._notice(
+            f"{draft.name} has another vocabulary than {target.name}: it proposes the {common.n_shared} "
+            f"tokens that both know, {100 * common.share:.0f}% of its own"
+        )
+
+        def spell(token: int) -> list[int]:
+            return [] if vocab.is_control(token) else theirs.tokenize(vocab.piece(token))
+
+        cache = self._loader.open_draft_context(draft, self._target.n_ctx)
+        self._translated = Translated(cache, common.to_draft, spell)
+        self._shared = vocab.n_tokens
+        return cache
+
+    # -- heads ----------------------------------------------------------------------------------
+
+    def _open_mtp(self, s: Settings, pacer: Pacer) -> Drafter:
+        if self._heads is None:
+            self._heads = self._open_heads(s)
+        return MtpDrafter(self._heads, pacer, self._head_vocab, s.draft_n_max, s.draft_n_min, s.draft_p_min)
+
+    def _open_heads(self, s: Settings) -> Heads:
+        model = None
+        self._head_vocab = self._target.model.vocab.n_tokens
+        if self._loader.cast_list.draft_heads is not None:
+            path = self._loader.request.draft
+            assert path is not None
+            self.model = model = self._loader.open_model(path, s.spec_draft_ngl, load_mtp=True)
+            self._head_vocab = require_fit(self._target.model, model).shared
+        return self._stack.enter_context(Heads(self._target, self._target.params, model))
