@@ -15,7 +15,20 @@ from specli.core.logprobs import token_logprobs
 from specli.core.noise import Noise
 from specli.core.pacing import FixedPacer, Pacer
 from specli.core.sampling import SamplingParams, distribution
-from specli.core.types import NO_DRAFT, Constraint, Cycle, Distribution, Draft, Drafter, LanguageModel, Logits
+from specli.core.trees import verify_tree
+from specli.core.types import (
+    NO_DRAFT,
+    Constraint,
+    Cycle,
+    Distribution,
+    Draft,
+    Drafter,
+    LanguageModel,
+    Logits,
+    TokenLogprobs,
+    TreeModel,
+    Verdict,
+)
 from specli.core.verification import verify
 from specli.errors import SpecliError, UsageError
 
@@ -138,26 +151,30 @@ def decode(
         tokens = [history[-1], *draft.tokens]
         if rules.exact_width is not None:  # same shape, same kernels, same bits
             tokens += [history[-1]] * (rules.exact_width - len(tokens))
-        rows = target.decode(tokens, rows=len(tokens))
+        rows = _rows(target, draft, tokens)
         verified = clock()
 
         def law(i: int, rows: Logits = rows, draft: Draft = draft) -> Distribution:
-            window = rules.sampling.window(history, draft.tokens[:i])
+            window = rules.sampling.window(history, draft.before(i))
             if constraint is None:
                 return distribution(rows[i], window, rules.sampling)
             if i > 0:  # asked for, so the tokens before it were accepted
                 constraint.advance(draft.tokens[i - 1])
             return distribution(rows[i], window, rules.sampling, constraint.legal)
 
-        verdict = verify(draft, law, noise, len(history), rules.ends, rules.coupled)
+        judge = verify if draft.tree is None else verify_tree
+        verdict = judge(draft, law, noise, len(history), rules.ends, rules.coupled)
         if not verdict.tokens:
             raise SpecliError("the grammar asks for something here that no token of this model can say")
         if constraint is not None:
             for token in verdict.tokens[verdict.accepted :]:
                 constraint.advance(token)
-        logprobs = () if rules.logprobs is None else token_logprobs(rows, verdict.tokens, rules.logprobs)
+        logprobs: tuple[TokenLogprobs, ...] = ()
+        if rules.logprobs is not None:
+            along = rows if draft.tree is None else rows[[0, *(node + 1 for node in verdict.path)]]
+            logprobs = token_logprobs(along, verdict.tokens, rules.logprobs)
         history.extend(verdict.tokens)
-        target.rewind(len(history) - 1)
+        _commit(target, draft, verdict, len(history) - 1)
 
         finish = None
         if left is not None:
@@ -179,3 +196,21 @@ def decode(
         yield cycle
         if finish is not None:
             return
+
+
+def _rows(target: LanguageModel, draft: Draft, tokens: list[int]) -> Logits:
+    """The logits after each of `tokens`: the pending one, the draft, and padding."""
+    if draft.tree is None:
+        return target.decode(tokens, rows=len(tokens))
+    assert isinstance(target, TreeModel)
+    parents = [-1, *(parent + 1 for parent in draft.tree.parents)]
+    return target.branch(tokens, parents + [0] * (len(tokens) - len(parents)))
+
+
+def _commit(target: LanguageModel, draft: Draft, verdict: Verdict, length: int) -> None:
+    """Leave the first `length` tokens of the history in the cache, all but the last one of it."""
+    if draft.tree is not None:
+        assert isinstance(target, TreeModel)
+        path = [0, *(node + 1 for node in verdict.path)]
+        target.keep(path[: length - len(target.tokens)])
+    target.rewind(length)

@@ -42,9 +42,9 @@ class Noise:
         self.seed = seed
         self._key = derive(_mix(seed & _MASK), stream)
 
-    def uniform(self, position: int) -> float:
-        """A number in (0, 1) for one accept-or-reject at `position`."""
-        return ((derive(self._key, position, 1) >> 12) + 0.5) * _UNIT
+    def uniform(self, position: int, sibling: int = 0) -> float:
+        """A number in (0, 1) for one accept-or-reject at `position`, of the sibling of that number."""
+        return ((derive(self._key, position, 1 + sibling) >> 12) + 0.5) * _UNIT
 
     def gumbel(self, position: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """Independent standard Gumbel noise, one number for each token of `ids`, shape (n,)."""

@@ -5,9 +5,8 @@ Drafting K tokens costs their drafting and a verify of width K + 1, and emits on
 per second; K = 0 is plain decoding. What widths cost and how often drafts are accepted is learned
 from the cycles themselves.
 
-Acceptance is kept per *evidence*: for n-gram drafts the length of the match behind a token (the
-match found plus the draft tokens before it), for neural drafts the drafter's own confidence. A free
-draft teaches even where it is not used: it is compared with what the target says anyway.
+How often is kept per evidence, see `acceptance`. A free draft teaches even where it is not used: it is
+compared with what the target says anyway.
 """
 
 from __future__ import annotations
@@ -15,11 +14,15 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from operator import mul
 from statistics import median
 from typing import Protocol
 
+from specli.core.acceptance import Acceptance, confidence_bucket
 from specli.core.costs import CPU_SHAPE, GPU_SHAPE, Costs
-from specli.core.types import NO_DRAFT, Cycle, Draft
+from specli.core.trees import Prices, best_size
+from specli.core.types import NO_DRAFT, Cycle, Draft, Tree
 
 __all__ = ["CPU_SHAPE", "GPU_SHAPE", "Acceptance", "Costs", "FixedPacer", "Pacer", "ProfitPacer"]
 
@@ -43,13 +46,32 @@ class Pacer(Protocol):
         """Whether a neural drafter that has `behind` tokens to read before it can draft does so now."""
         ...
 
+    def prices(self, method: str, limit: int) -> Prices:
+        """What nodes and levels of a tree of up to `limit` nodes cost."""
+        ...
+
+    def chance(self, method: str, confidence: float) -> float:
+        """Estimated probability of a draft token of this confidence to be the one accepted at its place."""
+        ...
+
+    def reach(self, draft: Draft, depth: int) -> list[float]:
+        """Per token of a free `draft`, as far as it is trusted, the estimated probability that it and all
+        before it are accepted: for its branch in a tree. `depth` is the length of the history."""
+        ...
+
     def observe(self, history: Sequence[int], cycle: Cycle) -> None:
         """A cycle is done and `history` holds its tokens."""
         ...
 
 
 class FixedPacer:
-    """Every draft as long as the drafter and its limit make it."""
+    """Every draft as long as the drafter and its limit make it, every tree of its full size: the nodes that
+    the drafter itself holds likeliest."""
+
+    TYPICAL = 0.75  # acceptance of a draft token of which nothing is known
+
+    def __init__(self) -> None:
+        self._acceptance = Acceptance()
 
     def begin(self) -> None:
         pass
@@ -63,65 +85,18 @@ class FixedPacer:
     def joins(self, method: str, behind: int, limit: int) -> bool:
         return True
 
+    def prices(self, method: str, limit: int) -> Prices:
+        return Prices([0.0] * (limit + 2), 0.0, self.TYPICAL)
+
+    def chance(self, method: str, confidence: float) -> float:
+        return confidence
+
+    def reach(self, draft: Draft, depth: int) -> list[float]:
+        rate = self._acceptance.match_rate
+        return list(accumulate((rate(draft.method, draft.match + i) for i in range(len(draft))), mul))
+
     def observe(self, history: Sequence[int], cycle: Cycle) -> None:
         pass
-
-
-class Acceptance:
-    """How often draft tokens are accepted, by class of evidence, shrunk towards a prior."""
-
-    DECAY = 0.99  # forgets with a half-life of about 70 observations of the class
-    WEIGHT = 8.0  # observations that the prior is worth
-
-    def __init__(self) -> None:
-        self._seen: dict[tuple[str, int], list[float]] = {}
-        self._misses: dict[str, list[float]] = {}  # by method: rejections seen, and foretold by the priors
-
-    def rate(self, method: str, bucket: int, prior: float) -> float:
-        """Estimated probability that a token of this evidence is accepted, the ones before it being so."""
-        accepted, tested = self._seen.get((method, bucket), (0.0, 0.0))
-        return (accepted + prior * self.WEIGHT) / (tested + self.WEIGHT)
-
-    def match_rate(self, method: str, match: int) -> float:
-        """The same for a token behind a match of so many tokens.
-
-        The prior, from texts at large, is scaled by how this text compares with it so far: one edit of a
-        long file says something about matches of every length.
-        """
-        match = min(match, _LONGEST)
-        seen, foretold = self._misses.get(method, (0.0, 0.0))
-        scale = (seen + self.WEIGHT) / (foretold + self.WEIGHT)
-        return self.rate(method, _MATCH_BUCKETS[match], 1.0 - min(0.95, scale * _MATCH_HAZARDS[match]))
-
-    def learn_match(self, method: str, match: int, accepted: bool) -> None:
-        """A token behind a match of so many tokens was accepted, or not."""
-        match = min(match, _LONGEST)
-        misses = self._misses.setdefault(method, [0.0, 0.0])
-        misses[0] = misses[0] * self.DECAY + (not accepted)
-        misses[1] = misses[1] * self.DECAY + _MATCH_HAZARDS[match]
-        self.learn(method, _MATCH_BUCKETS[match], float(accepted))
-
-    def learn(self, method: str, bucket: int, accepted: float) -> None:
-        """A token of this evidence was accepted (1.0) or not (0.0)."""
-        seen = self._seen.setdefault((method, bucket), [0.0, 0.0])
-        seen[0] = seen[0] * self.DECAY + accepted
-        seen[1] = seen[1] * self.DECAY + 1.0
-
-
-def _match_bucket(match: int) -> int:
-    """Evidence class of a match length: fine for short ones, coarse for long ones."""
-    return match if match < 8 else 4 + int(2 * math.log2(match)) if match < 64 else 16
-
-
-_LONGEST = 64  # longer matches are all alike
-_MATCH_BUCKETS = [_match_bucket(m) for m in range(_LONGEST + 1)]
-# measured on greedy answers of a 0.5B model to prompts of nine kinds: the chance of a rejection is 0.85 / match
-_MATCH_HAZARDS = [0.85, 0.7, *(0.85 / m for m in range(2, _LONGEST + 1))]
-
-
-def _confidence_bucket(confidence: float) -> int:
-    """Evidence class of a drafter's probability: tenths, the last one split near certainty."""
-    return 100 + (int(confidence * 10) if confidence < 0.9 else 9 + int((confidence - 0.9) * 50))
 
 
 class ProfitPacer:
@@ -172,6 +147,8 @@ class ProfitPacer:
     def choose(self, draft: Draft, depth: int) -> Draft:
         if not draft.tokens or self._measures_plain():
             return NO_DRAFT
+        if draft.tree is not None:
+            return self._choose_tree(draft, draft.tree)
         chances = self._chances(draft)
         if not draft.confidence and self._shadow is None:
             self._shadow = _Shadow(draft, depth)
@@ -199,6 +176,38 @@ class ProfitPacer:
         self._bar = best_worth
         return draft.first(best) if best else NO_DRAFT
 
+    def _choose_tree(self, draft: Draft, tree: Tree) -> Draft:
+        """The likeliest nodes, as many as pay, of a tree that was drafted at a cost already paid."""
+        self._drafter, self._drafted = draft.method, tree.levels
+        if tree.levels:
+            for chance in _first_chances(draft, tree):
+                self.acceptance.learn(draft.method, -1, chance)
+        if self._probing is not None:
+            return draft.first(1)
+        if draft.q is not None:
+            return draft
+        best, worth = best_size(tree.reach, self.prices(draft.method, len(draft)))
+        if worth <= self._bar:
+            return NO_DRAFT
+        self._bar = worth
+        return draft.first(best) if best else NO_DRAFT
+
+    def prices(self, method: str, limit: int) -> Prices:
+        if self._fixed_width is None:
+            limit = max(1, min(limit, self.costs.reach - 1))
+        cost, rate = self._verify_costs(limit + 1), self._rate()
+        typical = self.acceptance.rate(method, -1, self.FIRST_CHANCE)
+        return Prices([rate * c for c in cost[: limit + 2]], rate * self._step(method), typical)
+
+    def chance(self, method: str, confidence: float) -> float:
+        return self.acceptance.rate(method, confidence_bucket(confidence), confidence)
+
+    def reach(self, draft: Draft, depth: int) -> list[float]:
+        if self._shadow is None:
+            self._shadow = _Shadow(draft, depth)
+        trusted = draft.first(self._trust.get(draft.method, self.FIRST_TRUST))
+        return list(accumulate(self._chances(trusted), mul))
+
     def goes_on(self, method: str, confidence: Sequence[float], limit: int) -> bool:
         drafted = len(confidence)
         if drafted >= limit or self._measures_plain():
@@ -211,7 +220,7 @@ class ProfitPacer:
         emitted, survive = 1.0, 1.0
         stop = max(self._bar, 1.0 - rate * cost[1])
         for k, c in enumerate(confidence, start=1):
-            survive *= self.acceptance.rate(method, _confidence_bucket(c), c)
+            survive *= self.acceptance.rate(method, confidence_bucket(c), c)
             emitted += survive
             stop = max(stop, emitted - rate * cost[k + 1])
         typical = self.acceptance.rate(method, -1, self.FIRST_CHANCE)
@@ -244,7 +253,7 @@ class ProfitPacer:
         """Estimated probability of each draft token to be accepted, the ones before it being so."""
         rate, method = self.acceptance.rate, draft.method
         if draft.confidence:
-            return [rate(method, _confidence_bucket(c), c) for c in draft.confidence]
+            return [rate(method, confidence_bucket(c), c) for c in draft.confidence]
         return [self.acceptance.match_rate(method, draft.match + i) for i in range(len(draft))]
 
     def _measures_plain(self) -> bool:
@@ -279,7 +288,9 @@ class ProfitPacer:
             self.costs.learn(cycle.width, cycle.verify_s)
         self._first = False
         draft, verdict = cycle.draft, cycle.verdict
-        if draft.confidence:
+        if draft.tree is not None:
+            self._learn_tree(cycle, draft.tree)
+        elif draft.confidence:
             self._learn_neural(cycle)
         elif draft.tokens and verdict.accepted == len(draft):
             trust = self._trust.get(draft.method, self.FIRST_TRUST)
@@ -302,7 +313,30 @@ class ProfitPacer:
             self._steps.setdefault(draft.method, deque(maxlen=9)).append(cycle.draft_s / len(draft))
         for i in range(verdict.tested):
             accepted = i < verdict.accepted
-            self.acceptance.learn(draft.method, _confidence_bucket(draft.confidence[i]), float(accepted))
+            self.acceptance.learn(draft.method, confidence_bucket(draft.confidence[i]), float(accepted))
+
+    def _learn_tree(self, cycle: Cycle, tree: Tree) -> None:
+        """From every place that was judged, what became of each candidate there."""
+        draft, verdict = cycle.draft, cycle.verdict
+        if tree.levels and not self.costs.frozen and not self._joined:
+            self._steps.setdefault(draft.method, deque(maxlen=9)).append(cycle.draft_s / tree.levels)
+        judged = {-1, *verdict.path}
+        if verdict.tested == verdict.accepted and verdict.path:
+            judged.discard(verdict.path[-1])  # an end, or nothing behind it
+        for node, parent in enumerate(tree.parents):
+            if parent in judged and draft.confidence[node] > 0.0:
+                hit = node in verdict.path
+                self.acceptance.learn(draft.method, confidence_bucket(draft.confidence[node]), float(hit))
+
+
+def _first_chances(draft: Draft, tree: Tree) -> list[float]:
+    """Of every place with candidates of the drafter itself, the chance of the likeliest one."""
+    best: dict[int, float] = {}
+    for node, parent in enumerate(tree.parents):
+        if draft.confidence[node] > 0.0:
+            before = tree.reach[parent] if parent >= 0 else 1.0
+            best[parent] = max(best.get(parent, 0.0), tree.reach[node] / max(before, 1e-9))
+    return list(best.values())
 
 
 class _Shadow:

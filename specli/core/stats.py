@@ -11,7 +11,11 @@ from specli.core.types import Cycle
 
 @dataclass(slots=True)
 class MethodStats:
-    """Tokens of one method: drafted, tested by the target, accepted."""
+    """Tokens of one method: drafted, tested by the target, accepted.
+
+    Of a tree every node counts as drafted. Tested are places: one for each accepted node, and one, counted
+    for the method that grew the tree, where none of the candidates was accepted.
+    """
 
     drafted: int = 0
     tested: int = 0
@@ -62,10 +66,12 @@ class Stats:
         if cycle.width == plain_width and self.cycles > 1:  # the first decode warms up
             self._plain.append(cycle.verify_s)
         if draft.tokens:
-            mine = self.by_method.setdefault(draft.method, MethodStats())
-            mine.drafted += len(draft)
-            mine.tested += verdict.tested
-            mine.accepted += verdict.accepted
+            for method in (draft.method,) * len(draft) if draft.tree is None else draft.tree.methods:
+                self._of(method).drafted += 1
+            for method in cycle.accepted_from:
+                self._of(method).tested += 1
+                self._of(method).accepted += 1
+            self._of(draft.method).tested += verdict.tested - verdict.accepted
             self.drafting_cycles += 1
             self.drafting_s += cycle.draft_s + cycle.verify_s
             for i in range(verdict.tested):
@@ -74,6 +80,9 @@ class Stats:
                     self._accepted_at.append(0)
                 self._tested_at[i] += 1
                 self._accepted_at[i] += i < verdict.accepted
+
+    def _of(self, method: str) -> MethodStats:
+        return self.by_method.setdefault(method, MethodStats())
 
     @property
     def drafted(self) -> int:

@@ -36,6 +36,7 @@ class TableModel:
         self._n_ctx = n_ctx
         self._max_rows = max_rows
         self._tokens: list[int] = []
+        self._nodes: list[tuple[int, int]] = []  # of the open tree: token and parent
         self._out = np.empty((max_rows, n_vocab), np.float32)
         self.decoded = 0  # tokens decoded in all, for tests of "decodes nothing twice"
 
@@ -79,6 +80,7 @@ class TableModel:
             raise ValueError(f"{rows} rows of {len(tokens)} tokens")
         if len(tokens) and not 0 <= min(tokens) <= max(tokens) < self.n_vocab:
             raise ValueError(f"a token of {list(tokens)} is not one of the {self.n_vocab} known")
+        self._nodes.clear()
         self.decoded += len(tokens)
         self._out.fill(np.nan)  # rows of the decode before are gone
         first = len(self._tokens) + len(tokens) - rows
@@ -88,6 +90,38 @@ class TableModel:
             self._out[i] = self.row(self._tokens[max(0, end - self.order) : end])
         return self._out[:rows]
 
+    def branch(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
+        """See `TreeModel.branch`."""
+        if not 1 <= len(tokens) <= self._max_rows or len(parents) != len(tokens):
+            raise ValueError(f"{len(tokens)} nodes with {len(parents)} parents")
+        if len(self._tokens) + len(self._nodes) + len(tokens) > self._n_ctx:
+            raise ValueError(f"{len(tokens)} nodes do not fit behind {len(self._tokens)} of {self._n_ctx}")
+        self.decoded += len(tokens)
+        self._out.fill(np.nan)
+        for i, (token, parent) in enumerate(zip(tokens, parents)):
+            if not (0 <= token < self.n_vocab and -1 <= parent < len(self._nodes)):
+                raise ValueError(f"node {len(self._nodes)}: token {token} behind node {parent}")
+            self._nodes.append((token, parent))
+            self._out[i] = self.row([*self._tokens[-self.order :], *self._said(len(self._nodes) - 1)])
+        return self._out[: len(tokens)]
+
+    def keep(self, path: Sequence[int]) -> None:
+        """See `TreeModel.keep`."""
+        said = self._said(path[-1]) if path else []
+        if len(said) != len(path):
+            raise ValueError(f"{list(path)} is no path of the tree")
+        self._tokens.extend(said)
+        self._nodes.clear()
+
+    def _said(self, node: int) -> list[int]:
+        """The tokens from the cache's end to `node`."""
+        said: list[int] = []
+        while node >= 0:
+            token, node = self._nodes[node]
+            said.append(token)
+        return said[::-1]
+
     def rewind(self, length: int) -> int:
+        self._nodes.clear()
         del self._tokens[max(0, length) :]
         return len(self._tokens)

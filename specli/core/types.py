@@ -55,13 +55,49 @@ class Distribution:
         return int(self.ids[int(np.argmax(self.probs))])
 
 
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """How the tokens of a draft hang together where several may stand at one place.
+
+    `parents`: per token the index of the one before it, an earlier one, or -1 for those that follow the
+    history. `reach`: per token the estimated probability that it and all before it are accepted, never more
+    than its parent's. `methods`: who proposed it. `levels`: decodes that drafting took.
+    """
+
+    parents: tuple[int, ...]
+    reach: tuple[float, ...]
+    methods: tuple[str, ...]
+    levels: int = 0
+
+    def first(self, n: int) -> Tree:
+        """The same tree, cut to its first `n` nodes."""
+        return Tree(self.parents[:n], self.reach[:n], self.methods[:n], self.levels)
+
+    def path(self, node: int) -> list[int]:
+        """The nodes from the first level down to `node`, which is the last; none for -1."""
+        found: list[int] = []
+        while node >= 0:
+            found.append(node)
+            node = self.parents[node]
+        return found[::-1]
+
+    def children(self) -> list[list[int]]:
+        """The children of every node in order, those of node i at i + 1, the first level at 0."""
+        found: list[list[int]] = [[] for _ in range(len(self.parents) + 1)]
+        for node, parent in enumerate(self.parents):
+            found[parent + 1].append(node)
+        return found
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Draft:
     """What a drafter proposes in one cycle.
 
     `q`: per token the distribution it was sampled from; None means a deterministic proposal,
     which is one-hot. `match`: how many tokens of context the proposal rests on (n-grams).
-    `confidence`: per token the drafter's own probability for it (neural drafters).
+    `confidence`: per token the drafter's own probability for it (neural drafters). `tree`: None where the
+    tokens follow one another; in a tree a token's `q` is the law it was drawn from given its earlier
+    siblings, and one-hot for a deterministic one among drawn ones.
     """
 
     tokens: tuple[int, ...] = ()
@@ -69,6 +105,7 @@ class Draft:
     q: tuple[Distribution, ...] | None = None
     match: int = 0
     confidence: tuple[float, ...] = ()
+    tree: Tree | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -83,7 +120,14 @@ class Draft:
             None if self.q is None else self.q[:n],
             self.match,
             self.confidence[:n],
+            None if self.tree is None else self.tree.first(n),
         )
+
+    def before(self, row: int) -> tuple[int, ...]:
+        """The draft tokens that row `row` of a verify decode follows; row 0 follows the history alone."""
+        if self.tree is None:
+            return self.tokens[:row]
+        return tuple(self.tokens[i] for i in self.tree.path(row - 1))
 
 
 NO_DRAFT = Draft()
@@ -95,12 +139,14 @@ class Verdict:
 
     `tokens`: what is emitted, the accepted ones first, then one recovered or bonus token unless an
     end token cut it short. `accepted` of `tested` draft tokens were accepted; tested counts up to
-    and with the first rejected one.
+    and with the first rejected one. In a tree siblings count as one: what is tested is a place, what is
+    accepted one of them; `path` are the accepted nodes.
     """
 
     tokens: tuple[int, ...]
     accepted: int
     tested: int
+    path: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +192,13 @@ class Cycle:
         """The tokens this cycle emitted."""
         return self.verdict.tokens
 
+    @property
+    def accepted_from(self) -> tuple[str, ...]:
+        """Who proposed each of the accepted tokens."""
+        if self.draft.tree is None:
+            return (self.draft.method,) * self.verdict.accepted
+        return tuple(self.draft.tree.methods[node] for node in self.verdict.path)
+
 
 @runtime_checkable
 class LanguageModel(Protocol):
@@ -186,6 +239,27 @@ class LanguageModel(Protocol):
 
         Dropping rows of the latest decode, all but its first, always succeeds exactly. A deeper
         cut may keep less on a cache that cannot be cut anywhere; the caller decodes the rest.
+        """
+        ...
+
+
+@runtime_checkable
+class TreeModel(LanguageModel, Protocol):
+    """A LanguageModel that can also decode a tree of tokens behind its cache, and keep one path of it."""
+
+    def branch(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
+        """Decode nodes of a tree; the logits after each of them, shape (len(tokens), n_vocab).
+
+        `parents`: per token the node that it follows, -1 for the cached tokens. Nodes are numbered in the
+        order in which they come, on from those of the calls before, until `keep`. `tokens` of the model
+        stays as it is.
+        """
+        ...
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Append the nodes of `path`, each the parent of the next, to the cache and drop all others.
+
+        A tree of which nothing was kept is dropped by the next `decode` or `rewind`.
         """
         ...
 
