@@ -10,12 +10,14 @@ from types import TracebackType
 from specli.casting import Request
 from specli.chat.answer import Answer
 from specli.chat.conversation import Prompter
+from specli.chat.reasoning import find_thinking
 from specli.core.decoding import Rules, common_prefix
 from specli.core.noise import derive, entropy_seed
 from specli.core.pacing import CPU_SHAPE, GPU_SHAPE, Costs, FixedPacer, Pacer, ProfitPacer
 from specli.core.types import Drafter
 from specli.costs import costs_key, recall_costs
 from specli.drafters.grammar import GrammarDrafter
+from specli.drafters.history import HistoryDrafter
 from specli.drafters.neural import NeuralDrafter, Voice
 from specli.drafting import DraftingRoom
 from specli.engine import backend
@@ -74,6 +76,7 @@ class Generator:
             self._notice(unused)
         self.template = self._open_template()
         self.prompter = Prompter(self.model.vocab, self.template)
+        self.thinking = find_thinking(self.template, self.model.vocab)
         self.ends: Container[int] = () if self.request.ignore_end else self.model.vocab.ends
         self.grammar = open_grammar(s, self.model.vocab, self.ends, self._notice)
         if self.grammar is not None:
@@ -153,6 +156,12 @@ class Generator:
         self._answers = 0
         self._cast()
 
+    def forget_texts(self) -> None:
+        """What draft-self keeps of texts that were said and are no longer in the conversation."""
+        for drafter in self.drafters:
+            if isinstance(drafter, HistoryDrafter):
+                drafter.close()
+
     # -- what there is --------------------------------------------------------------------------
 
     @property
@@ -226,7 +235,7 @@ class Generator:
         self.look_back()
         self._last_answer = Answer(
             self.target, list(prompt), self.drafters, rules, self.pacer, self.model.vocab,
-            self.settings.stop, self.chunk, stop,
+            self.settings.stop, self.chunk, stop, None if self.grammar is not None else self.thinking,
         )  # fmt: skip
         return self._last_answer
 

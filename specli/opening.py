@@ -76,6 +76,8 @@ def open_generator(order: Order, settings: Settings, say: Callable[[str], None])
         say(line)
     generator = Generator(request, say)
     generator.notices[:0] = lines
+    if order.raw:
+        generator.thinking = None  # bare text has no answer to begin with
     try:
         _check_system(generator, order.raw, say)
     except BaseException:

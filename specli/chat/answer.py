@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from specli.chat.conversation import Message
+from specli.chat.reasoning import Splitter, Thinking
+from specli.chat.record import Record
 from specli.chat.text import TextStream
 from specli.core.decoding import Rules, decode, sync
 from specli.core.pacing import Pacer, ProfitPacer
@@ -17,10 +20,12 @@ from specli.engine.vocab import Vocab
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Text that may be shown. `method`: who drafted it, empty for the target's own tokens."""
+    """Text that may be shown. `method`: who drafted it, empty for the target's own tokens. `reasoning`:
+    thought aloud, no part of the answer."""
 
     text: str
     method: str = ""
+    reasoning: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +43,13 @@ class Timing:
     prompt_s: float | None = None
     first_token_s: float | None = None
     prompt_tokens: int = 0  # really decoded, not taken from the cache
+    reasoning_s: float | None = None  # from the first token to the end of the reasoning
     started: float = field(default_factory=time.perf_counter)
 
 
 class Answer:
-    """Iterate to get `Step`s; afterwards `text`, `tokens`, `finish`, `stats` and `timing` are final.
+    """Iterate to get `Step`s; afterwards `text`, `reasoning`, `tokens`, `finish`, `stats` and `timing` are
+    final.
 
     May be abandoned at any step: the cache stays valid for the next answer.
     """
@@ -58,17 +65,25 @@ class Answer:
         stops: Sequence[str],
         chunk: int,
         stop: Callable[[], bool],
+        thinking: Thinking | None = None,
     ) -> None:
+        """`thinking`: how the model marks its reasoning; None where all it says is the answer."""
         self.prompt_length = len(history)
         self.history = history
         self.stats = Stats()
         self.timing = Timing()
         self.finish: str | None = None
         self.seed = rules.seed
+        self.record = Record(pacer, [d.method for d in drafters])
+        self.reasoning_tokens = 0
         self._target, self._drafters, self._rules, self._pacer = target, drafters, rules, pacer
         self._vocab, self._chunk, self._stop = vocab, chunk, stop
-        self._stream = TextStream(vocab.piece, stops)
+        self._thinking = thinking
+        self._opening = thinking.opened_by(history, vocab) if thinking is not None else ()
+        self._splitter = None if thinking is None else Splitter(thinking.tags, bool(self._opening))
+        self._stream = TextStream(self._piece, stops)
         self._parts: list[str] = []
+        self._thoughts: list[str] = []
         self._logprobs: list[TokenLogprobs] = []
 
     def __iter__(self) -> Iterator[Step]:
@@ -81,9 +96,10 @@ class Answer:
         self.timing.prompt_s = time.perf_counter() - began
         for drafter in self._drafters:
             drafter.begin(self.history)
-        cycles = decode(self._target, self.history, self._drafters, self._rules, self._pacer)
+        cycles = decode(self._target, self.history, self._drafters, self._rules, self.record.pacer)
         for cycle in cycles:
             self.stats.fold(cycle, self._rules.exact_width or 1)
+            self.record.add(cycle)
             self._logprobs += cycle.logprobs
             if self.timing.first_token_s is None:
                 self.timing.first_token_s = time.perf_counter() - self.timing.started
@@ -99,19 +115,37 @@ class Answer:
         if self.finish is None:  # before a first cycle: the grammar wants nothing said, or there is no room
             constraint = self._rules.constraint
             self.finish = "stop" if constraint is not None and constraint.over else "context"
-        rest = self._stream.finish()
-        if rest:
-            self._parts.append(rest)
-            yield Step(None, (Span(rest),))
+        spans = self._split(self._stream.finish(), "", final=True)
+        if spans:
+            yield Step(None, tuple(spans))
 
     def _spans(self, cycle: Cycle) -> tuple[Span, ...]:
         spans: list[Span] = []
         for i, token in enumerate(cycle.tokens):
             text = self._stream.feed((token,))
             if text:
-                spans.append(Span(text, cycle.draft.method if i < cycle.verdict.accepted else ""))
-        self._parts += [s.text for s in spans]
+                spans += self._split(text, cycle.draft.method if i < cycle.verdict.accepted else "")
+            if self.thinking:
+                self.reasoning_tokens += 1
+                since = self.timing.started + (self.timing.first_token_s or 0.0)
+                self.timing.reasoning_s = time.perf_counter() - since
         return tuple(spans)
+
+    def _split(self, text: str, method: str, final: bool = False) -> list[Span]:
+        """As spans of reasoning and answer, both of which are kept."""
+        if self._splitter is None:
+            spans = [Span(text, method)] if text else []
+        else:
+            parts = self._splitter.feed(text)
+            parts += self._splitter.finish() if final else []
+            spans = [Span(part.text, method, part.reasoning) for part in parts]
+        for span in spans:
+            (self._thoughts if span.reasoning else self._parts).append(span.text)
+        return spans
+
+    def _piece(self, token: int) -> bytes:
+        visible = self._thinking is not None and token in self._thinking.visible
+        return self._vocab.piece(token, special=visible)
 
     def _cut(self) -> None:
         """A stop string was found: what belongs to it and follows it was never said."""
@@ -121,13 +155,36 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """All that was said so far, end tokens and stop strings left out."""
+        """The answer so far: reasoning, end tokens and stop strings left out."""
         return "".join(self._parts)
+
+    @property
+    def reasoning(self) -> str | None:
+        """What was thought aloud so far, without its tags; None if nothing was."""
+        return "".join(self._thoughts) or None
+
+    @property
+    def thinking(self) -> bool:
+        """Whether the model is in the midst of its reasoning."""
+        return self._splitter is not None and self._splitter.inside
+
+    @property
+    def whole_text(self) -> str:
+        """Reasoning and answer as the model said them, with tags between; `text` where it did not reason."""
+        if self.reasoning is None or self._thinking is None:
+            return self.text
+        tags = self._thinking.tags
+        close = "" if self.thinking else f"\n{tags.close}\n\n"
+        return f"{tags.open}\n{self.reasoning}{close}{self.text}"
 
     @property
     def tokens(self) -> list[int]:
         """The tokens emitted so far."""
         return self.history[self.prompt_length :]
+
+    def words(self, tokens: Sequence[int]) -> str:
+        """What tokens say, control tokens written out."""
+        return self._vocab.text(tokens, special=True).decode("utf-8", "replace")
 
     @property
     def logprobs(self) -> list[TokenLogprobs] | None:
@@ -136,11 +193,34 @@ class Answer:
 
     @property
     def said(self) -> tuple[int, ...]:
-        """The answer's tokens without the end token: what stands in the next turn's prompt."""
+        """The answer's tokens without the end token, reasoning and all."""
         tokens = self.tokens
         if tokens and tokens[-1] in self._rules.ends:
             tokens.pop()
         return tuple(tokens)
+
+    @property
+    def message(self) -> Message:
+        """What stands in the next turn's prompt: all that was said, as the tokens it was said in, or the
+        answer alone where the template leaves reasoning out."""
+        if self._thinking is None or self.reasoning is None:
+            return Message("assistant", self.text, self.said)
+        if self._thinking.kept:
+            return Message("assistant", self.whole_text, (*self._opening, *self.said))
+        return Message("assistant", self.text, self._answer_tokens())
+
+    def _answer_tokens(self) -> tuple[int, ...] | None:
+        """The last tokens, those that say `text`; None where it does not begin with a token."""
+        said, left = self.said, len(self.text.encode())
+        for n in range(len(said), -1, -1):
+            if left == 0:
+                text = self._vocab.text(said[n:]).decode("utf-8", "replace")
+                return said[n:] if text == self.text else None
+            if n:
+                left -= len(self._vocab.piece(said[n - 1]))
+            if left < 0:
+                break
+        return None
 
     @property
     def speedup(self) -> float | None:
