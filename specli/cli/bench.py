@@ -85,9 +85,9 @@ def bench(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with every run")] = False,
 ) -> int:
-    """Compare settings with plain decoding, in turns on the same prompts.
+    """Compare settings with plain decoding, side by side.
 
-    Without --against, the settings of the flags and the profile are compared with plain decoding.
+    All answer the same prompts in turns. Without --against, the settings of the flags and the profile are compared with plain decoding.
     """
     from specli import profiles
     from specli.bench.contest import Contest

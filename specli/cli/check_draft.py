@@ -50,7 +50,10 @@ def check_draft(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object")] = False,
 ) -> int:
-    """Say whether DRAFT can draft for TARGET, and why (not); exit 0 if it fits, 3 if not."""
+    """Say whether DRAFT can draft for TARGET, and why (not).
+
+    The files are compared, nothing is loaded unless --measure asks for figures of this machine.
+    """
     scanning = scan or bool(scan_dir)
     if scanning and draft is not None:
         raise UsageError("--scan looks for a draft, so DRAFT cannot be given with it; leave one of them out")

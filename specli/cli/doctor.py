@@ -18,7 +18,11 @@ def doctor(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object")] = False,
 ) -> int:
-    """Look at library, devices, memory and paths, and try with a model what chat and run rely on."""
+    """Say what works on this machine.
+
+    Looks at library, devices, memory and paths, and tries with a model what chat and run rely on. Exit
+    status 1: something is broken.
+    """
     from specli.chat.text import safe_for_terminal
     from specli.doctor import examine
     from specli.errors import SpecliError

@@ -44,8 +44,10 @@ def export(
         ),
     ] = None,
 ) -> None:
-    """Print a shell script that starts ENGINE with a profile's settings; what has no counterpart there is
-    said in its comments."""
+    """Print another engine's command with a profile's settings.
+
+    It is a shell script that starts ENGINE; what has no counterpart there is said in its comments.
+    """
     from specli import profiles
     from specli.export import ENGINES, export, methods
     from specli.settings import did_you_mean

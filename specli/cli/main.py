@@ -13,12 +13,12 @@ import typer
 from specli import __version__
 from specli.chat.text import safe_for_terminal
 from specli.cli import bench, chat, check_draft, doctor, export, models, profiles, run, tune
-from specli.cli.options import Sections
+from specli.cli.help import Groups, Sections
 from specli.errors import SpecliError
 from specli.interrupts import end_on_sigterm
 from specli.ui.terminal import tolerant, with_fallbacks
 
-app = typer.Typer(name="specli", rich_markup_mode=None, pretty_exceptions_enable=False)
+app = typer.Typer(name="specli", cls=Groups, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.command("chat", cls=Sections)(chat.chat)
 app.command("run", cls=Sections)(run.run)
 app.command("bench", cls=Sections)(bench.bench)

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from specli.cli.help import Groups, Sections
 from specli.errors import UsageError
 
 if TYPE_CHECKING:
     from specli.shelf import Shelved
 
-app = typer.Typer(help="List the models on this disk, fetch one, choose the default.", rich_markup_mode=None)
+app = typer.Typer(
+    cls=Groups, help="List the models on this disk, fetch one, choose the default.", rich_markup_mode=None
+)
 
 _MODEL = Annotated[
     str, typer.Argument(metavar="MODEL", help="user/repo[:quant] on Hugging Face", show_default=False)
@@ -56,9 +59,12 @@ def list_models(
         _print_none(more)
 
 
-@app.command()
+@app.command(cls=Sections)
 def pull(reference: _MODEL) -> None:
-    """Fetch a model from Hugging Face into its cache; prints the file. What was begun is gone on with."""
+    """Fetch a model from Hugging Face, and print its file.
+
+    It lies in Hugging Face's cache. A download that broke off goes on where it stopped.
+    """
     from specli.download import fetch
     from specli.engine.gguf import read_header
     from specli.hub import split_reference
@@ -71,14 +77,14 @@ def pull(reference: _MODEL) -> None:
     _echo(str(path))
 
 
-@app.command()
+@app.command(cls=Sections)
 def default(
     reference: Annotated[
         str | None, typer.Argument(metavar="[MODEL]", help="As -m takes it", show_default=False)
     ] = None,
     clear: Annotated[bool, typer.Option("--clear", help="Have no default model any more")] = False,
 ) -> None:
-    """Print the model that is used without -m, or make MODEL that one."""
+    """Print the model that is used without -m, or choose it."""
     from specli.config import load_config, set_default
     from specli.hub import resolve_model
 

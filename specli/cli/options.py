@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
-from typer.core import TyperCommand
 
 from specli.errors import UsageError
 from specli.settings import DEFAULT_PROFILE, KEYS, Key, Kind, Settings
@@ -51,24 +50,6 @@ _METAVARS: Mapping[str, str] = {
 }  # fmt: skip
 _PANELS = {"": "Model", "spec": "Speculation", "sampling": "Sampling", "engine": "Machine"}
 _OUTPUT = "Output"
-
-
-class Sections(TyperCommand):
-    """A command whose help lists options under headings, as plain text: nothing to unlearn in a pipe,
-    on a narrow terminal, or with a screen reader."""
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write one list for each heading, in the order in which they come."""
-        panels: dict[str, list[tuple[str, str]]] = {}
-        for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
-            if record is not None:
-                panel = getattr(param, "rich_help_panel", None)
-                argument = param.param_type_name == "argument"
-                panels.setdefault(panel or ("Arguments" if argument else "Options"), []).append(record)
-        for name, records in panels.items():
-            with formatter.section(name):
-                formatter.write_dl(records, col_max=26)
 
 
 @dataclass(frozen=True, slots=True)

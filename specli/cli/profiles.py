@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from specli.cli.help import Groups, Sections
+
 if TYPE_CHECKING:
     from specli.profiles import Key, Profile, Settings, Value
 
 app = typer.Typer(
+    cls=Groups,
     help="List profiles, show what one results in, tell where they lie.",
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -24,7 +27,7 @@ _JSON = typer.Option(False, "--json", help="Print JSON.")
 _PLAIN = typer.Option(False, "--plain", help="Print plain text, as when piped.")
 
 
-@app.command("list")
+@app.command("list", cls=Sections)
 def list_(as_json: bool = _JSON, plain: bool = _PLAIN) -> None:
     """List the profiles that --profile knows by name."""
     from specli.profiles import BUILT_IN, available
@@ -50,9 +53,12 @@ def list_(as_json: bool = _JSON, plain: bool = _PLAIN) -> None:
     _print_table(["profile", "from", "description"], lines, plain)
 
 
-@app.command()
+@app.command(cls=Sections)
 def show(name: str | None = _NAME, as_json: bool = _JSON, plain: bool = _PLAIN) -> None:
-    """Print every setting that results from a profile (auto unless named), and whence it came."""
+    """Print every setting of a profile, and whence it came.
+
+    Without a name, of the profile auto.
+    """
     from specli.profiles import DEFAULT_PROFILE, KEYS, MEASURED, SECTIONS, as_text, load, resolve
 
     profile = load(name or DEFAULT_PROFILE)
@@ -70,9 +76,12 @@ def show(name: str | None = _NAME, as_json: bool = _JSON, plain: bool = _PLAIN) 
     _print_table(["setting", "value", "from"], lines, plain)
 
 
-@app.command()
+@app.command(cls=Sections)
 def path(name: str | None = _NAME) -> None:
-    """Print the file of a profile; without a name, the directory for your own."""
+    """Print where a profile lies.
+
+    Without a name, the directory for your own.
+    """
     from specli.profiles import own_profiles_dir, path_of
 
     found = path_of(name) if name else own_profiles_dir()

@@ -60,7 +60,7 @@ def tune(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object")] = False,
 ) -> int:
-    """Find the best way to draft for a model on this machine, and write it as a profile.
+    """Find what drafts best here, and write it as a profile.
 
     Measures what decodes cost by width, then methods and draft lengths on a few prompts, drafting nothing
     among them. `chat` and `run` use the profile by themselves. --spec-type and --spec-draft-n-max bound

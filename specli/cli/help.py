@@ -1,0 +1,99 @@
+"""How `--help` looks: plain text under headings, with examples, environment, files and exit status.
+
+Nothing to unlearn in a pipe, on a narrow terminal, or with a screen reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+from specli.cli.manual import ENVIRONMENT, EXITS, FILES, MANUALS, PLACES, Manual
+
+ORDER = ("Arguments", "Options", "Model", "Speculation", "Sampling", "Machine", "Output")
+"""Headings of options, in the order in which they come; others stand behind Options."""
+
+_COLUMN = 26
+
+
+class Sections(TyperCommand):
+    """A command with options under headings, and the rest of a manual page behind them."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """`[OPTIONS]`, then the arguments as people know them from other programs."""
+        return ["[OPTIONS]", *_arguments(self.get_params(ctx))]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write one list for each heading."""
+        for name, records in panels(self, ctx).items():
+            with formatter.section(name):
+                formatter.write_dl(records, col_max=_COLUMN)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write what the manual says of this command."""
+        _write_manual(ctx, formatter)
+
+
+class Groups(TyperGroup):
+    """A command with commands of its own, likewise."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write what the manual says of this group."""
+        _write_manual(ctx, formatter)
+
+
+def panels(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
+    """Names and help of a command's options and arguments, by heading, in order."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for param in command.get_params(ctx):
+        record = param.get_help_record(ctx)
+        if record is None:
+            continue
+        if param.param_type_name == "argument":
+            found.setdefault("Arguments", []).append((_bare(param), param.help or ""))
+        else:
+            found.setdefault(getattr(param, "rich_help_panel", None) or "Options", []).append(record)
+    known = {name: found[name] for name in ORDER[:2] if name in found}
+    others = {name: records for name, records in found.items() if name not in ORDER}
+    return {**known, **others, **{name: found[name] for name in ORDER[2:] if name in found}}
+
+
+def _arguments(params: Iterable[Any]) -> list[str]:
+    names = [param for param in params if param.param_type_name == "argument"]
+    return [_bare(param) if param.required else f"[{_bare(param)}]" for param in names]
+
+
+def _bare(param: Any) -> str:
+    """An argument's name: its metavar without the brackets that say whether it may be left out."""
+    return str(param.metavar or param.name.upper()).strip("[]")
+
+
+def _write_manual(ctx: Any, formatter: Any) -> None:
+    manual = MANUALS.get(" ".join(ctx.command_path.split()[1:]))
+    if manual is None:
+        return
+    _write_rows(formatter, "Examples", [(row.name, row.said) for row in manual.examples], 40)
+    _write_rows(formatter, "Environment", [(name, ENVIRONMENT[name]) for name in manual.environment])
+    _write_rows(formatter, "Files", [(name, FILES[name]) for name in manual.files])
+    if manual.files:
+        formatter.write_paragraph()
+        formatter.indent()
+        formatter.write_text(PLACES)
+        formatter.dedent()
+    _write_rows(formatter, "Exit status", [(str(code), EXITS[code]) for code in manual.exits])
+    _write_more(formatter, manual)
+
+
+def _write_rows(formatter: Any, name: str, rows: list[tuple[str, str]], most: int = _COLUMN) -> None:
+    """Two columns. What stands in the first one never wraps, so that a command can be copied."""
+    if rows:
+        with formatter.section(name):
+            formatter.write_dl(rows, col_max=most)
+
+
+def _write_more(formatter: Any, manual: Manual) -> None:
+    if manual.topics:
+        with formatter.section("More"):
+            formatter.write_text(f"specli explain TOPIC: {', '.join(manual.topics)}")
