@@ -17,7 +17,7 @@ _LIVE = {
     "loading", "drafting", "assembly", "interrupts",
 }  # fmt: skip
 ROOMS: dict[str, set[str]] = {
-    "__init__": set(),
+    "__init__": {"errors", "api", "chat"},
     "errors": set(),
     "core": {"errors"},
     "paths": {"errors"},
@@ -40,6 +40,7 @@ ROOMS: dict[str, set[str]] = {
     "loading": {"errors", "settings", "engine", "casting"},
     "drafting": {*_BASE, "settings", "engine", "drafters", "casting", "loading"},
     "opening": {*_LIVE, "hub", "shelf"},
+    "api": {*_LIVE, "opening"},
     "workloads": {"errors", "settings"},
     "tune": {*_LIVE, "bench", "workloads"},
     "bench": {*_LIVE, "workloads"},

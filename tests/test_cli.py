@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from specli.cli.run import Attached, Given
+from specli.chat.attached import Attached
+from specli.chat.given import Given
 
 MODELS = Path(__file__).parent / "models"
 TINY = MODELS / "tiny-target-mtp.gguf"
@@ -214,7 +215,7 @@ def test_json_has_the_promised_form(specli: Run) -> None:
     assert result.stderr == ""
     data = json.loads(result.stdout)
     assert list(data) == [
-        "specli", "model", "draft", "methods", "profile", "text", "token_ids", "logprobs", "finish_reason",
+        "specli", "model", "draft", "methods", "profile", "text", "reasoning", "token_ids", "logprobs", "finish_reason",
         "tokens", "acceptance", "by_method", "timing", "cycle", "tokens_per_second", "prompt_tokens_per_second",
         "speedup_estimate", "seed", "exact_width", "notices",
     ]  # fmt: skip

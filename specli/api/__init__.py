@@ -1,0 +1,1 @@
+"""specli for Python programs: what `import specli` offers, and what the command line is built on."""

@@ -1,0 +1,130 @@
+"""The settings as keyword arguments: the flags' names in snake case, checked by what checks profiles."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TypedDict
+
+from specli.errors import UsageError
+from specli.settings import GRAMMARS, KEYS, Key, Origin, Settings, did_you_mean
+
+
+class AnswerOptions(TypedDict, total=False):
+    """What may differ from answer to answer. None, or left out: as the model was loaded with."""
+
+    system: str | None
+    temp: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    typical_p: float | None
+    repeat_penalty: float | None
+    repeat_last_n: int | None
+    frequency_penalty: float | None
+    presence_penalty: float | None
+    seed: int | None
+    max_tokens: int | None
+    stop: str | Sequence[str] | None
+    logit_bias: Mapping[str, float] | None
+
+
+class LoadOptions(AnswerOptions, total=False):
+    """Everything that can be set; `specli run --help` says what each means."""
+
+    parallel: int | None
+    draft_model: str | os.PathLike[str] | None
+    spec_type: str | Sequence[str] | None
+    spec_draft_n_max: int | None
+    spec_draft_n_min: int | None
+    spec_draft_p_min: float | None
+    spec_ngram_simple_size_n: int | None
+    spec_ngram_simple_size_m: int | None
+    spec_ngram_simple_min_hits: int | None
+    spec_ngram_map_k_size_n: int | None
+    spec_ngram_map_k_size_m: int | None
+    spec_ngram_map_k_min_hits: int | None
+    spec_ngram_map_k4v_size_n: int | None
+    spec_ngram_map_k4v_size_m: int | None
+    spec_ngram_map_k4v_min_hits: int | None
+    spec_self_size_n: int | None
+    spec_self_size_m: int | None
+    spec_self_min_hits: int | None
+    same_vocab: bool | None
+    fixed: bool | None
+    exact: bool | None
+    exact_width: int | None
+    verify: str | None
+    grammar: str | None
+    grammar_file: str | os.PathLike[str] | None
+    json_schema: str | None
+    json_schema_file: str | os.PathLike[str] | None
+    ctx_size: int | None
+    threads: int | None
+    threads_batch: int | None
+    gpu_layers: int | None
+    spec_draft_ngl: int | None
+    flash_attn: str | None
+    cache_type_k: str | None
+    cache_type_v: str | None
+    no_repack: bool | None
+    batch_size: int | None
+    swa_full: bool | None
+
+
+def spelled(key: Key) -> str:
+    """A key's name as a keyword argument."""
+    return key.flag[2:].replace("-", "_")
+
+
+_AT_LOAD_ONLY = {*GRAMMARS, "verify"}
+FOR_LOAD: Mapping[str, Key] = {spelled(k): k for k in KEYS if k.flag and k.name != "model"}
+FOR_ANSWER: Mapping[str, Key] = {
+    name: k
+    for name, k in FOR_LOAD.items()
+    if k.name == "system" or (k.section == "sampling" and k.name not in _AT_LOAD_ONLY)
+}
+
+
+def given(options: Mapping[str, object], known: Mapping[str, Key] = FOR_LOAD) -> dict[str, object]:
+    """`options` by attribute of `Settings`, as flags would have given them. Raises UsageError for a name
+    that is not among the `known`."""
+    out: dict[str, object] = {}
+    for name, value in options.items():
+        key = known.get(name)
+        if key is None:
+            raise UsageError(_unknown(name, known))
+        out[key.attribute] = _plain(key, value)
+    return out
+
+
+def _unknown(name: str, known: Mapping[str, Key]) -> str:
+    if name in FOR_LOAD:
+        return f"{name} is set when a model is loaded, not for each answer"
+    return f"no setting {name}{did_you_mean(name, known, '{}')}"
+
+
+def _plain(key: Key, value: object) -> object:
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return [value] if key.kind == "texts" and isinstance(value, str) else value
+
+
+def changed(settings: Settings, options: Mapping[str, object]) -> Settings:
+    """`settings` with the `options` of one answer. Raises UsageError like `profiles.resolve`."""
+    values: dict[str, object] = {}
+    origins: dict[str, Origin] = dict(settings.origins)
+    for attribute, raw in given(options, FOR_ANSWER).items():
+        key = next(k for k in FOR_ANSWER.values() if k.attribute == attribute)
+        if raw is None:
+            continue
+        try:
+            values[attribute] = key.accept_flag(raw)
+        except ValueError as error:
+            raise UsageError(f"{spelled(key)} {error}") from error
+        origins[key.name] = "flag"
+    if not values:
+        return settings
+    return replace(settings, **values, origins=MappingProxyType(origins))  # type: ignore[arg-type]
