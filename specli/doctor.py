@@ -192,20 +192,20 @@ def _known_verdicts() -> Iterator[Check]:
 def _model(path: Path, say: Callable[[str], None]) -> Iterator[Check]:
     """Load it as chat and run would, and try what they rely on."""
     from specli.engine import backend
-    from specli.engine.gguf import read_header
+    from specli.engine.admission import admit, sound_header
     from specli.engine.memory import gib, weight_bytes
     from specli.engine.model import Model, ModelParams
 
-    header = read_header(path)
+    header = sound_header(path)
     size = gib(weight_bytes(header))
     about = f"{path.name}: {header.architecture}, {header.file_type or 'unknown type'}, {size}"
     yield Check("model", "ok", about)
     threads = backend.physical_cores()
+    settings = backend.TrialSettings(threads=threads)
     verdict = backend.repack_verdict(
-        path,
-        backend.TrialSettings(threads=threads),
-        before_trial=lambda: say("trying the library in a child process"),
+        path, settings, before_trial=lambda: say("trying the library in a child process")
     )
+    admit(path, settings, before_trial=lambda: say(f"trying {path.name} in a child process"))
     how = "remembered from an earlier trial" if verdict.cached else "found now"
     yield Check("repacking", "ok" if verdict.use_extra_bufts else "note", f"{verdict.reason} ({how})")
     say(f"loading {path.name}")

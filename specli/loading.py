@@ -6,9 +6,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+from specli import pruned
 from specli.casting import CastList, Request
 from specli.engine import backend, context
+from specli.engine.admission import admit, sound_header
 from specli.engine.context import Context, ContextParams
+from specli.engine.features import KINDS as FEATURES
 from specli.engine.gguf import Header, read_header
 from specli.engine.memory import Load, available_bytes, default_ctx_size, require_memory
 from specli.engine.model import Model, ModelParams
@@ -34,6 +37,7 @@ class Loader:
         self.chunk = s.batch_size if self.on_gpu else min(_CPU_CHUNK, s.batch_size)
         self.cast_list = CastList(request)
         self.methods = self.cast_list.methods(s, notice)
+        self._repacks = False  # the target's weights
 
     # -- the target -----------------------------------------------------------------------------
 
@@ -43,6 +47,7 @@ class Loader:
         self._check_memory()
         inside = "draft-mtp" in self.methods and self.cast_list.draft_heads is None
         model = self.open_model(self.request.model, self._settings.gpu_layers, load_mtp=inside)
+        self._repacks = model.params.use_extra_bufts and model.header.repackable
         return self._open_context(model, self._ctx_size(model.header), self._rows(), is_target=True)
 
     def _rows(self) -> int:
@@ -56,12 +61,15 @@ class Loader:
 
     def _check_memory(self) -> None:
         s = self._settings
-        target = read_header(self.request.model)
+        target = sound_header(self.request.model)
         n_ctx = self._ctx_size(target)
         loads = [self._load_of(target, n_ctx, self._rows(), s.gpu_layers)]
-        drafts = {"auto", "draft-model"} & set(s.types) or s.origin("draft-model") == "flag"
+        drafts = {"auto", "draft-model", *FEATURES} & set(s.types) or s.origin("draft-model") == "flag"
         if self.request.draft is not None and drafts:
             loads.append(self._load_of(read_header(self.request.draft), n_ctx, 1, s.spec_draft_ngl))
+        if pruned.METHOD in self.methods:
+            copy = pruned.draft_header(self.request.model, pruned.layer_set(self.request.model))
+            loads.append(self._load_of(copy, n_ctx, 1, s.spec_draft_ngl))
         gpus = [d for d in backend.devices() if d.kind in ("gpu", "igpu")] if self.on_gpu else []
         require_memory(loads, available_bytes(), sum(d.memory_free for d in gpus))
 
@@ -75,24 +83,50 @@ class Loader:
 
     def open_model(self, path: Path, gpu_layers: int | None, load_mtp: bool = False) -> Model:
         """A file's weights, repacked for this processor where that is known to work."""
+        admitted = admit(
+            path,
+            self._trial(gpu_layers, load_mtp),
+            no_repack=self._settings.no_repack,
+            before_repack_trial=lambda: self._say("trying this library on this processor, once…"),
+            before_trial=lambda: self._say(f"trying {path.name} in a process of its own, once…"),
+        )
+        for line in admitted.notices:
+            self._notice(line)
+        params = ModelParams(-1 if gpu_layers is None else gpu_layers, admitted.use_extra_bufts, load_mtp)
+        return self._stack.enter_context(Model(path, params))
+
+    def open_pruned(self, gpu_layers: int | None) -> Model:
+        """The target without the layers that `specli layers` found; its file is written first if need be."""
+        model, no_repack = self.request.model, self._settings.no_repack
+        trial = self._trial(gpu_layers, load_mtp=False)
+        copy = pruned.copy_of(model, pruned.layer_set(model), trial, no_repack, self._notice)
+        return self.open_model(copy, gpu_layers)
+
+    def open_feature_draft(self, gpu_layers: int | None) -> Model:
+        """The draft's weights where it reads the target's layers. Alone it cannot be tried out, so its weights
+        are repacked only where the target's are, which were."""
+        path = self.request.draft
+        assert path is not None
+        sound_header(path)
+        params = ModelParams(-1 if gpu_layers is None else gpu_layers, self._repacks)
+        return self._stack.enter_context(Model(path, params))
+
+    @property
+    def _layers(self) -> tuple[int, ...]:
+        """The target's layers that a draft reads."""
+        found = self.cast_list.features
+        return found.layers if found is not None and found.method in self.methods else ()
+
+    def _trial(self, gpu_layers: int | None, load_mtp: bool) -> backend.TrialSettings:
         s = self._settings
-        trial = backend.TrialSettings(
+        return backend.TrialSettings(
             threads=self.threads,
             gpu_layers=-1 if gpu_layers is None else gpu_layers,
             flash_attn=s.flash_attn,
             type_k=s.cache_type_k,
             type_v=s.cache_type_v,
+            load_mtp=load_mtp,
         )
-        verdict = backend.repack_verdict(
-            path,
-            trial,
-            force_off=s.no_repack,
-            before_trial=lambda: self._say("trying this library on this processor, once…"),
-        )
-        if verdict.notice:
-            self._notice(verdict.notice)
-        params = ModelParams(-1 if gpu_layers is None else gpu_layers, verdict.use_extra_bufts, load_mtp)
-        return self._stack.enter_context(Model(path, params))
 
     def open_draft_context(self, model: Model, n_ctx: int) -> Context:
         """An empty cache of a draft model: one row at a time."""
@@ -120,5 +154,6 @@ class Loader:
             swa_full=s.swa_full or not is_target,  # drafts are cut too often for the small one
             snapshots=snapshots,
             hidden=is_target and "draft-mtp" in self.methods,
+            layers=self._layers if is_target else (),
         )
         return self._stack.enter_context(Context(model, params))

@@ -274,9 +274,9 @@ def test_the_byte_alphabet_of_the_builder_is_complete() -> None:
 
 
 def test_a_mismatch_is_refused_at_load_by_name(tiny_target: Path, tmp_path: Path) -> None:
-    tokens = ["<unk>", "<s>", "</s>", *(f"▁wort{i}" for i in range(400))]
-    alien = Made(tokens, kind="llama", pre="default", bos=1, types=[2, 3, 3, *[1] * 400]).write(
-        tmp_path / "alien.gguf"
-    )
+    single = [f"<0x{byte:02X}>" for byte in range(256)]  # llama.cpp dies without them
+    tokens = ["<unk>", "<s>", "</s>", *single, *(f"▁wort{i}" for i in range(4000))]
+    types = [2, 3, 3, *[6] * 256, *[1] * 4000]
+    alien = Made(tokens, kind="llama", pre="default", bos=1, types=types).write(tmp_path / "alien.gguf")
     with pytest.raises(SpecliError, match="alien cannot draft for tiny-target-mtp"):
         Generator(Request(resolve(load(), {"spec-type": "draft-model"}), tiny_target, alien))

@@ -47,15 +47,16 @@ OLDEST_VERSION = "0.3.36"
 # what specli/engine calls; one that is missing is found here and not in the middle of an answer
 API = (
     "llama_backend_init", "llama_batch_free", "llama_batch_init", "llama_context_default_params",
-    "llama_decode", "llama_free", "llama_get_logits", "llama_get_memory", "llama_init_from_model",
-    "llama_log_callback", "llama_log_set", "llama_memory_clear", "llama_memory_seq_pos_max",
+    "llama_decode", "llama_encode", "llama_free", "llama_get_logits", "llama_get_memory", "llama_init_from_model",
+    "llama_log_callback", "llama_log_set", "llama_memory_clear", "llama_memory_seq_cp", "llama_memory_seq_pos_max",
     "llama_memory_seq_rm", "llama_model_chat_template", "llama_model_default_params", "llama_model_free",
     "llama_model_get_vocab", "llama_model_is_hybrid", "llama_model_is_recurrent",
-    "llama_model_load_from_file", "llama_model_n_ctx_train", "llama_model_n_embd",
-    "llama_model_n_embd_out", "llama_model_n_layer_nextn", "llama_model_n_params", "llama_model_n_swa",
-    "llama_model_size",
-    "llama_n_ctx", "llama_n_rs_seq", "llama_print_system_info", "llama_sampler_accept",
+    "LLAMA_LOAD_MODE_MMAP", "llama_model_load_from_file", "llama_model_n_ctx_train", "llama_model_n_embd",
+    "llama_model_n_embd_out", "llama_model_n_layer", "llama_model_n_layer_nextn", "llama_model_n_params", "llama_model_n_swa",
+    "llama_model_quantize", "llama_model_quantize_default_params", "llama_model_size",
+    "llama_n_ctx", "llama_n_rs_seq", "llama_pos", "llama_print_system_info", "llama_sampler_accept",
     "llama_sampler_apply", "llama_sampler_clone", "llama_sampler_free", "llama_sampler_init_grammar",
+    "llama_set_causal_attn",
     "llama_state_seq_get_data_ext", "llama_state_seq_get_size_ext", "llama_state_seq_set_data_ext",
     "llama_supports_gpu_offload", "llama_token", "llama_token_data", "llama_token_data_array",
     "llama_token_to_piece", "llama_tokenize", "llama_vocab_bos", "llama_vocab_eos", "llama_vocab_eot",
@@ -64,7 +65,7 @@ API = (
 )  # fmt: skip
 # likewise the fields of its parameter records: ctypes would take a misnamed one without a word
 FIELDS = {
-    "llama_model_params": ("load_mtp", "n_gpu_layers", "use_extra_bufts", "vocab_only"),
+    "llama_model_params": ("load_mode", "load_mtp", "n_gpu_layers", "use_extra_bufts", "vocab_only"),
     "llama_context_params": (
         "ctx_other", "ctx_type", "flash_attn_type", "n_batch", "n_ctx", "n_outputs_max", "n_rs_seq",
         "n_threads", "n_threads_batch", "n_ubatch", "swa_full", "type_k", "type_v",
@@ -279,12 +280,14 @@ class RepackVerdict:
     """Whether the library may repack weights for this processor (`model_params.use_extra_bufts`).
 
     `cached`: read from the cache directory, no trial was run. `notice`: what to tell the user, once.
+    `tried`: this very file was decoded with just now, with what is decided here.
     """
 
     use_extra_bufts: bool
     reason: str
     cached: bool = False
     notice: str | None = None
+    tried: bool = False
 
 
 def repack_verdict(
@@ -370,7 +373,7 @@ def _try(path: Path, settings: TrialSettings, timeout: float) -> tuple[RepackVer
     """One trial with repacking and, if it fails, one without. Also says whether that will stay so."""
     first = run_trial(path, settings, True, timeout)
     if first.ended == "ok":
-        return RepackVerdict(True, "weight repacking works in a trial run"), True
+        return RepackVerdict(True, "weight repacking works in a trial run", tried=True), True
     if first.ended == "unstarted":
         why = f"no trial run could be started ({first.how}): going on without weight repacking"
         return RepackVerdict(False, why, notice=why), False
@@ -383,7 +386,7 @@ def _try(path: Path, settings: TrialSettings, timeout: float) -> tuple[RepackVer
     if first.ended == "refused" and second.ended != "ok":
         # nothing crashes: the real load will be refused in the same way, and say it better
         return RepackVerdict(True, f"the library refused the trial run: {first.how}"), False
-    return _off(first), first.lasting and second.ended == "ok"
+    return replace(_off(first), tried=second.ended == "ok"), first.lasting and second.ended == "ok"
 
 
 def _off(first: Outcome) -> RepackVerdict:

@@ -11,6 +11,7 @@ from math import prod
 from pathlib import Path
 from typing import Literal
 
+from specli.engine.admission import admit_vocabulary
 from specli.engine.compat import (
     KIND,
     MIN_SHARE,
@@ -195,6 +196,8 @@ def _vocabulary(
 
 def _share(target: Path, draft: Path) -> float:
     params = ModelParams(gpu_layers=0, vocab_only=True)
+    admit_vocabulary(target)
+    admit_vocabulary(draft)
     with Model(target, params) as ours, Model(draft, params) as theirs:
         share = shared_tokens(ours.vocab, theirs.vocab).share
     return min(share, 0.9999)  # equal tokens under other ids are still another vocabulary

@@ -50,7 +50,7 @@ def _kv_heads(header: Header, heads: int) -> int:
     key = f"{arch}.attention.head_count_kv"
     layers = (header.block_count or 0) - header.nextn_predict_layers
     if isinstance(header.metadata.get(key), ArrayInfo):  # a number for each layer, 0 where it does not attend
-        return sum(int(n) for n in header.array(key)[:layers])
+        return sum(n for n in header.array(key)[:layers] if isinstance(n, int))
     interval = (
         header.integer(f"{arch}.full_attention_interval") or 1
     )  # hybrids attend in every so many layers

@@ -1,10 +1,10 @@
 """The trial run: a child process that loads a model and decodes, so that a crash hits nobody.
 
-    python -m specli.engine.probe PATH SETTINGS USE_EXTRA_BUFTS
+    python -m specli.engine.probe PATH SETTINGS USE_EXTRA_BUFTS WIDTHS ROOM
 
 Exit code 0: it decoded at all widths. REFUSED: the library said no without dying; its reason is the
-last line of stdout. Any other end is a death. Not for people to run: `backend.repack_verdict` does,
-through `run_trial`.
+last line of stdout. Any other end is a death. Not for people to run: `admission.admit` and
+`backend.repack_verdict` do, through `run_trial`. ROOM: bytes of address space, 0 for any.
 
 SPECLI_PROBE_FAULT is a hook for tests, HOW-WHEN: the child dies (segv, kill) or hangs (hang), in any case
 (always) or only when weights are repacked (repack); for example "segv-repack".
@@ -12,12 +12,14 @@ SPECLI_PROBE_FAULT is a hook for tests, HOW-WHEN: the child dies (segv, kill) or
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -33,13 +35,16 @@ WIDTHS = (1, 2, 8, 40)
 @dataclass(frozen=True, slots=True)
 class TrialSettings:
     """The user's settings that a trial run must share with the real one; as in ModelParams (`gpu_layers`,
-    -1 for all) and ContextParams (`threads` for any width, `flash_attn`, and the cache's types)."""
+    -1 for all, `load_mtp`, `vocab_only`) and ContextParams (`threads` for any width, `flash_attn`, the
+    cache's types)."""
 
     threads: int
     gpu_layers: int = -1
     flash_attn: str = "auto"
     type_k: str = "f16"
     type_v: str = "f16"
+    load_mtp: bool = False
+    vocab_only: bool = False
 
     def to_json(self) -> str:
         """As one argument of the child's command line."""
@@ -64,13 +69,24 @@ class Outcome:
     lasting: bool = False
 
 
-def run_trial(path: Path, settings: TrialSettings, extra: bool, timeout: float) -> Outcome:
-    """Decode in a child process, away from the terminal; more than `timeout` seconds is a death."""
+def run_trial(
+    path: Path,
+    settings: TrialSettings,
+    extra: bool,
+    timeout: float,
+    widths: Sequence[int] = WIDTHS,
+    room: int | None = None,
+) -> Outcome:
+    """Decode in a child process, away from the terminal; more than `timeout` seconds is a death.
+
+    `room`: bytes of address space that the child may take for the model, None for any.
+    """
     root = str(Path(__file__).resolve().parents[2])
     # the child must find what this process found, and run no module of the directory we are in
     found = os.pathsep.join([root, *(entry for entry in sys.path if entry)])
     env = {**os.environ, "PYTHONPATH": found, "GGML_NO_BACKTRACE": "1"}
-    command = [sys.executable, "-m", "specli.engine.probe", str(path), settings.to_json(), str(int(extra))]
+    arguments = [str(path), settings.to_json(), str(int(extra)), json.dumps(list(widths)), str(room or 0)]
+    command = [sys.executable, "-m", "specli.engine.probe", *arguments]
     try:
         done = subprocess.run(
             command,
@@ -114,7 +130,11 @@ def main(arguments: list[str]) -> int:
     _die_quietly()
     _fault(os.environ.get(FAULT_VARIABLE, ""), extra)
     try:
-        _trial(path, settings, extra)
+        _limit(int(arguments[4]))
+        exercise(path, settings, extra, json.loads(arguments[3]))
+    except MemoryError:
+        print(f"{path.name}: loading it takes far more memory than its size", flush=True)
+        return REFUSED
     except SpecliError as error:
         print(error, flush=True)
         return REFUSED
@@ -133,6 +153,23 @@ def _die_quietly() -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
+def _limit(room: int) -> None:
+    """No more address space than `room` bytes beyond what the library itself takes, where the system can
+    say how much that is."""
+    if not room or not sys.platform.startswith("linux"):
+        return
+    import resource
+
+    from specli.engine.backend import load_library
+
+    load_library()
+    with contextlib.suppress(OSError, ValueError):
+        held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        _, most = resource.getrlimit(resource.RLIMIT_AS)
+        limit = held + room if most == resource.RLIM_INFINITY else min(held + room, most)
+        resource.setrlimit(resource.RLIMIT_AS, (limit, most))
+
+
 def _fault(fault: str, extra: bool) -> None:
     how, _, when = fault.partition("-")
     if when != "always" and not (when == "repack" and extra):
@@ -143,13 +180,22 @@ def _fault(fault: str, extra: bool) -> None:
         os.kill(os.getpid(), signal.Signals[f"SIG{how.upper()}"])
 
 
-def _trial(path: Path, settings: TrialSettings, extra: bool) -> None:
-    """One decode of each width, through the same code as the real run."""
+def exercise(path: Path, settings: TrialSettings, extra: bool, widths: Sequence[int] = WIDTHS) -> None:
+    """Load, spell the vocabulary, and decode once at each width, through the same code as the real run."""
     # here and not above: `backend` imports this module
     from specli.engine.context import Context, ContextParams
     from specli.engine.model import Model, ModelParams
+    from specli.engine.mtp import Heads
+    from specli.engine.nextn import file_heads
 
-    model = Model(path, ModelParams(gpu_layers=settings.gpu_layers, use_extra_bufts=extra))
+    loading = ModelParams(settings.gpu_layers, extra, settings.load_mtp, settings.vocab_only)
+    model = Model(path, loading)
+    for token in range(model.vocab.n_tokens):
+        model.vocab.piece(token)
+    if settings.vocab_only:
+        return
+    model.vocab.tokenize(" Hi\n\n<|é1", special=True)
+    snapshots = max(widths) - 1 if model.takes_snapshots else 0
     params = ContextParams(
         n_ctx=128,
         threads=settings.threads,
@@ -157,11 +203,17 @@ def _trial(path: Path, settings: TrialSettings, extra: bool) -> None:
         flash_attn=settings.flash_attn,
         type_k=settings.type_k,
         type_v=settings.type_v,
+        snapshots=snapshots,
+        hidden=settings.load_mtp,
     )
     context = Context(model, params)
-    for width in WIDTHS:
+    runs_heads = settings.load_mtp and file_heads(model.header).problem is None
+    heads = Heads(context, params) if runs_heads else None
+    for width in widths:
         tokens = [(7 * i + 1) % context.n_vocab for i in range(width)]
         context.decode(tokens, rows=min(width, context.max_rows))
+    if heads is not None:
+        heads.extend(int(heads.start(1).argmax()))
 
 
 if __name__ == "__main__":

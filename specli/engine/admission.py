@@ -1,0 +1,164 @@
+"""Files of strangers: what has to be known of a model file before this process loads it.
+
+First its metadata is checked (`gguf_model`). Then it is loaded and decoded with in a child process, so
+that what llama.cpp would abort on ends the child and becomes one line. Both once for each file: it is
+known again by size, time, header and a few samples of its weights, and then costs nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from specli import paths
+from specli.engine import backend
+from specli.engine.gguf import Header, read_header
+from specli.engine.gguf_cursor import shown
+from specli.engine.gguf_model import check_model, check_vocabulary
+from specli.engine.probe import Outcome, TrialSettings, run_trial
+from specli.errors import EngineError, MemoryShortage, ModelFileError, SpecliError
+
+_CHECKS = 1  # raise it with every condition added to `gguf_model`, so that known files are looked at again
+_WIDTHS = (1, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """A file that may be loaded. `use_extra_bufts`: as the repacking verdict says. `notices`: for the user."""
+
+    use_extra_bufts: bool
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Record:
+    """What is known of a file: which checks it passed, and under which settings it was decoded with."""
+
+    holds_for: str
+    checks: int = 0
+    tried: list[str] = field(default_factory=list)
+
+    @property
+    def file(self) -> Path:
+        name = hashlib.sha256(self.holds_for.encode()).hexdigest()[:16]
+        return paths.cache_dir(create=False) / f"file-{name}.json"
+
+    def keep(self) -> str:
+        """Write it down; returns why that failed, or nothing."""
+        try:
+            paths.write_atomic(self.file, json.dumps(asdict(self)))
+        except SpecliError as error:
+            return str(error)
+        return ""
+
+
+def sound_header(path: Path) -> Header:
+    """The header of a file whose metadata is such that llama.cpp can take it. Raises ModelFileError."""
+    header = read_header(path)
+    record = _recall(header)
+    if record.checks != _CHECKS:
+        check_model(header)
+        record.checks = _CHECKS
+        record.keep()
+    return header
+
+
+def admit(
+    path: Path,
+    settings: TrialSettings,
+    *,
+    no_repack: bool = False,
+    before_repack_trial: Callable[[], None] = lambda: None,
+    before_trial: Callable[[], None] = lambda: None,
+) -> Admission:
+    """Find out whether a file can be loaded here, and whether with repacked weights.
+
+    The `before_` functions are called where a child process is really to be run: on the first use of the
+    library on a processor, and on the first use of a file.
+    Raises ModelFileError for a file that the library cannot load or would die over, MemoryShortage where
+    the child was killed, EngineError where the library crashes without repacking too.
+    """
+    path = path.absolute()  # links kept: parts of a split model are found by their names
+    header = sound_header(path)
+    verdict = backend.repack_verdict(path, settings, force_off=no_repack, before_trial=before_repack_trial)
+    notices = [verdict.notice] if verdict.notice else []
+    record, key = _recall(header), _settings_key(settings, verdict.use_extra_bufts)
+    if key not in record.tried:
+        if not verdict.tried:
+            before_trial()
+            _try(header, settings, verdict.use_extra_bufts)
+        record.checks = _CHECKS
+        record.tried.append(key)
+        unkept = record.keep()
+        if unkept:
+            notices.append(f"{path.name} will be tried in a child process again next time: {unkept}")
+    return Admission(verdict.use_extra_bufts, tuple(notices))
+
+
+def admit_vocabulary(path: Path) -> None:
+    """Find out whether a file's vocabulary alone can be loaded. Raises ModelFileError if not."""
+    header = read_header(path.absolute())
+    record = _recall(header)
+    if record.tried:
+        return
+    check_vocabulary(header)
+    settings = TrialSettings(threads=1, gpu_layers=0, vocab_only=True)
+    _try(header, settings, False)
+    record.tried.append(_settings_key(settings, False))
+    record.keep()
+
+
+def _try(header: Header, settings: TrialSettings, extra: bool) -> None:
+    size = header.file_size * header.split_count
+    outcome = run_trial(header.path, settings, extra, 120 + size / 25e6, _WIDTHS, room(size, settings))
+    if outcome.ended == "unstarted":  # no child here, as in some containers: the check must do
+        return
+    if outcome.ended == "refused":
+        raise ModelFileError(outcome.how)
+    if outcome.ended == "died":
+        raise _death(header.path, outcome)
+
+
+def _death(path: Path, outcome: Outcome) -> EngineError | ModelFileError:
+    if not outcome.lasting:
+        return MemoryShortage(
+            f"{shown(path.name)}: the trial run was killed ({outcome.how}), most likely for want of memory; "
+            "close other programs, or take a smaller model"
+        )
+    return ModelFileError(
+        f"{shown(path)}: llama.cpp does not survive this file ({outcome.how} in a trial run): it is damaged, "
+        "or not for this version; download it again, or try --flash-attn off and other --cache-type-k/v"
+    )
+
+
+def room(size: int, settings: TrialSettings) -> int | None:
+    """Bytes of address space for the trial of a file of `size` bytes; None for no limit (a GPU's driver
+    reserves more than there is memory)."""
+    on_gpu = settings.gpu_layers != 0 and backend.supports_gpu_offload()
+    return None if on_gpu else 2 * size + (2 << 30)
+
+
+def _settings_key(settings: TrialSettings, extra: bool) -> str:
+    """The settings under which a trial holds: number of threads apart, whose end is all the same."""
+    chosen = {name: value for name, value in asdict(settings).items() if name != "threads"}
+    return json.dumps({"build": backend.build_id(), **chosen, "repack": extra}, sort_keys=True)
+
+
+def _recall(header: Header) -> _Record:
+    """What is known of the file; a record that knows nothing where there is none, or it is not what it
+    should be."""
+    parts = [part for part in header.parts if part.is_file()]
+    known_by = [(stat.st_size, stat.st_mtime_ns) for stat in (part.stat() for part in parts)]
+    record = _Record(f"{header.fingerprint} {known_by}")
+    try:
+        kept: Any = json.loads(record.file.read_text("utf-8"))
+        if kept["holds_for"] == record.holds_for:
+            tried = [str(key) for key in kept["tried"]]
+            return _Record(record.holds_for, int(kept["checks"]), tried)
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    return record
