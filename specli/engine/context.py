@@ -12,7 +12,8 @@ import numpy as np
 
 from specli.core.types import Logits
 from specli.engine import backend
-from specli.engine.hidden import Follower, HiddenRows, copied, extension
+from specli.engine.hidden import Follower, HiddenRows
+from specli.engine.layers import open_source
 from specli.engine.model import Model
 from specli.engine.opening import (
     CACHE_TYPES,
@@ -72,10 +73,9 @@ class Context:
         self._max_rows = params.max_rows
         if self.rollback is Rollback.SNAPSHOT:
             self._max_rows = min(self._max_rows, self.snapshots + 1)
-        self.hidden: HiddenRows | None = None
-        if params.hidden:
-            extension().llama_set_embeddings_nextn(self._handle, True, False)
-            self.hidden = HiddenRows(model.n_embd_out)
+        self._source = open_source(self._handle, model, params.hidden, params.layers)
+        keep = 256 if params.layers else 1024  # such rows are some times as wide
+        self.hidden = None if self._source is None else HiddenRows(self._source.width, keep)
         self._batch = self._lib.llama_batch_init(params.n_batch, 0, 1)
         n = params.n_batch
         self._b_token = np.ctypeslib.as_array(self._batch.token, (n,))
@@ -163,9 +163,8 @@ class Context:
             raise EngineError(_DECODE_ERRORS.get(code, f"the library failed to decode (code {code})"))
         self.memory.after(at, n)
         self._tokens.extend(tokens)
-        if self.hidden is not None:
-            pointer = extension().llama_get_embeddings_nextn(self._handle)
-            self.hidden.append(copied(pointer, n, self.hidden.width))
+        if self._source is not None and self.hidden is not None:
+            self.hidden.append(self._source.read(n))
             if self._follower is not None:
                 self._follower.decoded()
 

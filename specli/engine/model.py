@@ -82,6 +82,11 @@ class Model:
         return int(self._lib.llama_model_n_embd_out(self.handle))
 
     @property
+    def n_layer(self) -> int:
+        """Layers, prediction heads not counted."""
+        return int(self._lib.llama_model_n_layer(self.handle))
+
+    @property
     def n_layer_nextn(self) -> int:
         """Prediction heads (NextN/MTP layers) named by the file."""
         return int(self._lib.llama_model_n_layer_nextn(self.handle))

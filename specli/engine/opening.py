@@ -29,7 +29,8 @@ class ContextParams:
     `max_rows` logits of one decode; `threads` for one token, `threads_batch` for more;
     `flash_attn` auto, on or off; `type_k`, `type_v` of CACHE_TYPES; `swa_full`: the sliding-window
     cache keeps everything; `snapshots`: recurrent states kept for rollback; `hidden`: hand out the
-    hidden rows that prediction heads draft from."""
+    hidden rows that prediction heads draft from; `layers`: hand out the inputs of these layers instead, side
+    by side; `branches`: of a tree of tokens, 1 for none."""
 
     n_ctx: int = 4096
     n_batch: int = 512
@@ -43,20 +44,26 @@ class ContextParams:
     swa_full: bool = True
     snapshots: int = 0
     hidden: bool = False
+    layers: tuple[int, ...] = ()
+    branches: int = 1
 
 
-def open_handle(model: Model, params: ContextParams, heads_of: Any = None) -> Any:
+def open_handle(
+    model: Model, params: ContextParams, heads_of: Any = None, draft_of: Any = None
+) -> Any:
     """The library's pointer to a new context. `heads_of`: the pointer of the target's context, for a
-    context that runs the model's prediction heads instead of the model.
+    context that runs the model's prediction heads instead of the model; `draft_of`: likewise, for a draft
+    that may borrow the target's embeddings and output layer.
 
     Raises UsageError for options the library would abort on, MemoryShortage if it opens no context.
     """
     check_params(model.header, params)
     lib = backend.load_library()
     p = lib.llama_context_default_params()
-    p.n_ctx, p.n_seq_max = params.n_ctx, 1
+    p.n_ctx, p.n_seq_max = params.n_ctx, params.branches
+    p.kv_unified = params.branches > 1  # branches share the cells of what they have in common
     p.n_batch, p.n_ubatch = params.n_batch, params.n_ubatch
-    p.n_outputs_max = min(params.n_batch, params.max_rows)
+    p.n_outputs_max = min(params.n_batch, max(params.max_rows, params.branches))
     p.n_threads, p.n_threads_batch = params.threads, params.threads_batch
     p.flash_attn_type = FLASH[params.flash_attn]
     p.type_k, p.type_v = cache_type(params.type_k), cache_type(params.type_v)
@@ -64,6 +71,8 @@ def open_handle(model: Model, params: ContextParams, heads_of: Any = None) -> An
     p.n_rs_seq = params.snapshots
     if heads_of is not None:
         p.ctx_type, p.ctx_other = lib.LLAMA_CONTEXT_TYPE_MTP, heads_of
+    elif draft_of is not None:
+        p.ctx_other = draft_of
     handle = lib.llama_init_from_model(model.handle, p)
     if not handle:
         reason = backend.library_reason()
@@ -97,6 +106,8 @@ def check_params(header: Header, params: ContextParams) -> None:
         raise UsageError(f"--cache-type-v {params.type_v} needs flash attention; leave out --flash-attn off")
     if params.max_rows > params.n_ubatch or params.n_ubatch > params.n_batch:
         raise EngineError("rows ≤ n_ubatch ≤ n_batch must hold")
+    if params.branches > params.n_batch:
+        raise EngineError(f"{params.branches} branches do not fit into batches of {params.n_batch}")
     if params.snapshots and params.n_ubatch <= params.snapshots + 1:
         raise EngineError(f"n_ubatch must exceed {params.snapshots} snapshots by more than one")
 
