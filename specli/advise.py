@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from specli.pairing import PairFigures
 
 
-def advice(figures: PairFigures) -> list[str]:
-    """What the figures of a pair mean and what to do, the verdict first; one sentence or two each."""
-    return [*_trust(figures), _verdict(figures), *_why(figures), *_elsewhere(figures)]
+def advice(figures: PairFigures, how: str = "--draft-model") -> list[str]:
+    """What the figures of a pair mean and what to do, the verdict first; one sentence or two each.
+
+    `how`: the option that makes the draft serve."""
+    return [*_trust(figures), _verdict(figures, how), *_why(figures), *_elsewhere(figures)]
 
 
 def _trust(f: PairFigures) -> Iterator[str]:
@@ -25,7 +27,7 @@ def _trust(f: PairFigures) -> Iterator[str]:
         )
 
 
-def _verdict(f: PairFigures) -> str:
+def _verdict(f: PairFigures, how: str) -> str:
     if not f.pays:
         return (
             f"It cannot pay here: at its best length, {f.best_length}, this draft makes {f.speedup:.2f} "
@@ -33,7 +35,7 @@ def _verdict(f: PairFigures) -> str:
         )
     return (
         f"It pays here: about {f.speedup:.2f} times plain speed with drafts of {f.best_length}; use it with "
-        f"--draft-model and --spec-draft-n-max {f.best_length}."
+        f"{how} and --spec-draft-n-max {f.best_length}."
     )
 
 

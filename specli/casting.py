@@ -6,9 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from specli import pruned
+from specli.engine.features import KINDS as FEATURES
+from specli.engine.features import FeatureDraft, feature_draft, feature_problem
 from specli.engine.gguf import read_header
 from specli.engine.nextn import FileHeads, file_heads
-from specli.errors import ModelFileError, UsageError
+from specli.errors import DraftMismatch, ModelFileError, UsageError
 from specli.profiles import Settings
 from specli.tuned import Tuned
 
@@ -31,19 +34,30 @@ class CastList:
     """The methods that a request can have.
 
     `heads`: what the target's own file holds of prediction heads; `draft_heads`: the draft's file, where it
-    holds heads and no model. Raises ModelFileError where heads alone are given as a target.
+    holds heads and no model; `features`: likewise, where it reads the target's layers (EAGLE-3, block drafts).
+    Raises ModelFileError where a draft alone is given as a target.
     """
 
     def __init__(self, request: Request) -> None:
         self._request = request
-        self.heads: FileHeads = file_heads(read_header(request.model))
+        target = read_header(request.model)
+        alone = feature_draft(target)
+        if alone is not None:
+            raise ModelFileError(
+                f"{alone.name} is {alone.what} and no model: give the model it was trained for as --model, and "
+                "this file as --draft-model"
+            )
+        self.heads: FileHeads = file_heads(target)
         if self.heads.heads_only:
             raise ModelFileError(
                 f"{self.heads.name} holds only the prediction heads of a model: give the whole model as "
                 "--model, and this file as --draft-model"
             )
         draft = request.draft
-        found = file_heads(read_header(draft)) if draft is not None else None
+        header = read_header(draft) if draft is not None else None
+        self.features: FeatureDraft | None = feature_draft(header) if header is not None else None
+        self._features_problem = feature_problem(target, header) if header is not None and self.features else None
+        found = file_heads(header) if header is not None and self.features is None else None
         self.draft_heads = found if found is not None and found.heads_only else None
 
     def methods(self, s: Settings, notice: Callable[[str], None]) -> list[str]:
@@ -51,14 +65,19 @@ class CastList:
         methods: list[str] = []
         own = ["draft-mtp"] if self.draft_heads or self.heads.problem is None else []
         second = ["draft-model"] if self._request.draft and not self.draft_heads else []
+        if self.features is not None:
+            own, second = [], [self.features.method]
+        layers = [pruned.METHOD] if s.self_method == "layers" else []
         for method in s.types:
-            methods += ["draft-self", *own, *second] if method == "auto" else [method]
+            methods += ["draft-self", *own, *second, *layers] if method == "auto" else [method]
         chosen = s.origin("types") == "flag" or self._request.tuned is not None
         if self._request.draft and s.origin("draft-model") == "flag" and not chosen:
             methods += second or own
         methods = list(dict.fromkeys(m for m in methods if m != "none"))
         for method in list(methods):
             lack = self._lacks(method)
+            if lack and method == self._feature_method and s.origin("draft-model") == "flag":
+                raise DraftMismatch(f"--draft-model: {lack}")
             if lack and s.asked_by_flag(method):
                 raise UsageError(f"--spec-type {method}: {lack}")
             if lack:
@@ -69,10 +88,33 @@ class CastList:
     def _lacks(self, method: str) -> str | None:
         if method == "draft-model" and self._request.draft is None:
             return "it needs a smaller model of the same family, --draft-model MODEL"
+        if method in FEATURES:
+            return self._lacks_features(method)
+        if self.features is not None and method in ("draft-model", "draft-mtp"):
+            return f"{self.features.name} is {self.features.what}; use it with --spec-type {self.features.method}"
         if method == "draft-model" and self.draft_heads is not None:
             return (
                 f"{self.draft_heads.name} holds prediction heads, no model; use it with --spec-type draft-mtp"
             )
         if method == "draft-mtp":
             return (self.draft_heads or self.heads).problem
+        if method == pruned.METHOD:
+            try:
+                pruned.layer_set(self._request.model)
+            except ModelFileError as error:
+                return str(error)
         return None
+
+    @property
+    def _feature_method(self) -> str | None:
+        return self.features.method if self.features is not None else None
+
+    def _lacks_features(self, method: str) -> str | None:
+        """Why a draft that reads the target's layers cannot be used under this name."""
+        if self._request.draft is None:
+            return f"it needs {FEATURES[method]} trained for this model, --draft-model FILE"
+        if self.features is None:
+            return f"{self._request.draft.name} is not {FEATURES[method]}"
+        if self.features.method != method:
+            return f"{self.features.name} is {self.features.what}; use it with --spec-type {self.features.method}"
+        return self._features_problem

@@ -6,13 +6,18 @@ from contextlib import ExitStack
 
 from specli.core.pacing import Pacer
 from specli.core.types import Drafter, LanguageModel
+from specli.drafters.block import BlockDrafter
+from specli.drafters.eagle3 import EagleDrafter
 from specli.drafters.history import HistoryDrafter
-from specli.drafters.model import ModelDrafter
+from specli.drafters.model import LayersDrafter, ModelDrafter
 from specli.drafters.mtp import MtpDrafter
 from specli.drafters.ngram import NgramMapK, NgramMapK4V, NgramSimple
 from specli.drafters.translate import Translated
+from specli.engine.blocks import Blocks
 from specli.engine.compat import MIN_SHARE, compare_vocabularies, require_fit, shared_tokens
 from specli.engine.context import Context
+from specli.engine.eagle3 import Eagle
+from specli.engine.features import KINDS as FEATURES
 from specli.engine.fit import require_model
 from specli.engine.model import Model
 from specli.engine.mtp import Heads
@@ -29,17 +34,19 @@ _NGRAM: dict[str, type[NgramSimple] | type[NgramMapK] | type[HistoryDrafter]] = 
 
 class DraftingRoom:
     """What drafts for `target`. `model`: the weights of a draft's own file, `cache` a draft model's
-    context; None until opened."""
+    context, `layers_cache` that of the target without some layers; None until opened."""
 
     def __init__(self, loader: Loader, target: Context, stack: ExitStack, notice: Say) -> None:
         self._loader, self._target = loader, target
         self._stack, self._notice = stack, notice
         self.model: Model | None = None
         self.cache: Context | None = None
+        self.layers_cache: Context | None = None
         self._translated: Translated | None = None
         self._shared = 0  # ids below this may be drafted
         self._heads: Heads | None = None
         self._head_vocab = 0  # the same for prediction heads
+        self._features: Eagle | Blocks | None = None
 
     def open(self, method: str, s: Settings, pacer: Pacer) -> Drafter | None:
         """A drafter that knows nothing yet; None where the settings leave it nothing to draft."""
@@ -48,12 +55,17 @@ class DraftingRoom:
             return _NGRAM[method](sizes.size_n, sizes.size_m, sizes.min_hits)
         if s.draft_n_max == 0:
             return None
+        if method == LayersDrafter.method:
+            return self._open_layers(s, pacer)
+        if method in FEATURES:
+            return self._open_features(method, s, pacer)
         return self._open_model(s, pacer) if method == "draft-model" else self._open_mtp(s, pacer)
 
     def clear(self) -> None:
         """Empty the caches that do not follow the target's by themselves."""
-        if self.cache is not None:
-            self.cache.clear()
+        for cache in (self.cache, self.layers_cache):
+            if cache is not None:
+                cache.clear()
 
     # -- a draft model --------------------------------------------------------------------------
 
@@ -101,6 +113,17 @@ class DraftingRoom:
         self._shared = vocab.n_tokens
         return cache
 
+    # -- the target without some layers ---------------------------------------------------------
+
+    def _open_layers(self, s: Settings, pacer: Pacer) -> Drafter:
+        if self.layers_cache is None:
+            model = self._loader.open_pruned(s.spec_draft_ngl)
+            self.layers_cache = self._loader.open_draft_context(model, self._target.n_ctx)
+        n_vocab = self._target.model.vocab.n_tokens
+        return LayersDrafter(
+            self.layers_cache, pacer, n_vocab, s.draft_n_max, s.draft_n_min, s.draft_p_min, self._loader.chunk
+        )
+
     # -- heads ----------------------------------------------------------------------------------
 
     def _open_mtp(self, s: Settings, pacer: Pacer) -> Drafter:
@@ -117,3 +140,15 @@ class DraftingRoom:
             self.model = model = self._loader.open_model(path, s.spec_draft_ngl, load_mtp=True)
             self._head_vocab = require_fit(self._target.model, model).shared
         return self._stack.enter_context(Heads(self._target, self._target.params, model))
+
+    # -- drafts that read the target's layers ---------------------------------------------------
+
+    def _open_features(self, method: str, s: Settings, pacer: Pacer) -> Drafter:
+        if self._features is None:
+            self.model = model = self._loader.open_feature_draft(s.spec_draft_ngl)
+            kind = Eagle if method == EagleDrafter.method else Blocks
+            self._features = self._stack.enter_context(kind(self._target, self._target.params, model))
+        limits = (self._features.n_vocab, s.draft_n_max, s.draft_n_min, s.draft_p_min)
+        if isinstance(self._features, Eagle):
+            return EagleDrafter(self._features, pacer, *limits)
+        return BlockDrafter(method, self._features, pacer, *limits)

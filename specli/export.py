@@ -77,12 +77,18 @@ def methods(settings: Settings, draft: str | None) -> list[str]:
     out: list[str] = []
     for method in settings.types:
         out += ["draft-self", *(["draft-model"] if draft else [])] if method == "auto" else [method]
-    return list(dict.fromkeys(m for m in out if m != "none" and (m != "draft-model" or draft)))
+    usable = (m for m in out if m != "none" and m in _LLAMA_TYPES and (m != "draft-model" or draft))
+    return list(dict.fromkeys(usable))
 
 
 def _common(settings: Settings, engine: str) -> list[str]:
     """Comments on what no other engine has."""
     out = [f"specli profile {settings.profile}, as {engine} has it"]
+    out += [
+        f"{method} has no counterpart here, left out"
+        for method in settings.types
+        if method not in (*_LLAMA_TYPES, "auto")
+    ]
     if settings.exact:
         out.append(
             "--exact has no counterpart: only specli keeps the width of decodes fixed, so greedy output"

@@ -38,6 +38,12 @@ PROMPTS = (
     "Correct the spelling and return the text unchanged otherwise: The quick brwon fox jumps over the lazy "
     "dog, and the dog dosn't mind, becuase it is asleep in the warm sun.",
 )
+MACHINE = (
+    "threads", "threads-batch", "gpu-layers", "spec-draft-ngl", "flash-attn", "no-repack", "cache-type-k",
+    "cache-type-v",
+)  # fmt: skip
+"""The settings of the machine that a measurement is made with."""
+
 NOISY = 1.3
 _TOKENS = 48  # of each answer
 _REPEATS = 5  # timings of each width, of which the median counts
@@ -170,8 +176,7 @@ def _settings(given: Settings | None) -> Settings:
         "temp": 0.0 if given is None else given.temp,
     }
     if given is not None:
-        for name in ("threads", "threads-batch", "gpu-layers", "spec-draft-ngl", "flash-attn", "no-repack",
-                     "cache-type-k", "cache-type-v"):  # fmt: skip
+        for name in MACHINE:
             flags[name] = getattr(given, name.replace("-", "_"))
     return profiles.resolve(profiles.load(), flags)
 

@@ -25,6 +25,7 @@ from specli.settings import (
     GRAMMARS,
     KEYS,
     SECTIONS,
+    SELF_METHODS,
     Key,
     NgramSizes,
     Origin,
@@ -201,6 +202,7 @@ def resolve(profile: Profile, flags: Mapping[str, object] = MappingProxyType({})
     _imply_exact(merged, origins)
     _imply_coupled(merged, origins)
     _one_grammar(merged, origins, profile)
+    _name_self(merged, origins, profile)
     values: dict[str, Any] = {BY_NAME[name].attribute: value for name, value in merged.items()}
     settings = Settings(**values, profile=profile.name, origins=MappingProxyType(origins))
     if settings.draft_n_min > settings.draft_n_max:
@@ -246,6 +248,20 @@ def _imply_coupled(merged: dict[str, Value], origins: dict[str, Origin]) -> None
             "--verify rejection cannot be had in exact mode, where it depends on who drafts; add --no-exact"
         )
     merged["verify"], origins["verify"] = "coupled", origins["exact"]
+
+
+def _name_self(merged: dict[str, Value], origins: dict[str, Origin], profile: Profile) -> None:
+    """`self-method` says which of its methods draft-self stands for."""
+    method = SELF_METHODS.get(str(merged.get("self-method")), "draft-self")
+    types = merged.get("types", BY_NAME["types"].default)
+    if method == "draft-self" or not isinstance(types, tuple):
+        return
+    if not {"draft-self", method, "auto"} & set(types):
+        if origins["self-method"] == "flag":
+            raise UsageError("--self-method says how draft-self drafts; add --spec-type draft-self")
+        return
+    if "draft-self" in types:
+        merged["types"] = tuple(dict.fromkeys(method if each == "draft-self" else each for each in types))
 
 
 def _one_grammar(merged: dict[str, Value], origins: dict[str, Origin], profile: Profile) -> None:

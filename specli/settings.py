@@ -28,7 +28,11 @@ TYPES = (
     "ngram-map-k",
     "ngram-map-k4v",
     "draft-mtp",
+    "draft-eagle3",
+    "draft-dflash",
+    "draft-dspark",
     "draft-self",
+    "draft-self-layers",
     "auto",
 )
 TYPE_ALIASES: Mapping[str, str] = MappingProxyType({"draft-simple": "draft-model"})
@@ -236,6 +240,8 @@ class NgramSizes:
 
 _MATCH, _DRAFT, _HITS = "tokens that must match", "most tokens drafted", "occurrences needed before"
 _TYPES_HELP = "who drafts, tried in this order"
+SELF_METHODS = {"history": "draft-self", "layers": "draft-self-layers"}
+"""What `self-method` makes of draft-self."""
 
 
 # fmt: off
@@ -268,6 +274,8 @@ class Settings:
     self_size_n: int = _key("spec", "int", 2, _MATCH + " (draft-self)", 1, 1024)
     self_size_m: int = _key("spec", "int", 64, _DRAFT + " (draft-self)", 1, 1024)
     self_min_hits: int = _key("spec", "int", 1, _HITS + " (draft-self)", 1, 1024)
+    self_method: str = _key("spec", "choice", "history", "how draft-self drafts: from earlier text, or as the model "
+                            "without some layers", choices=tuple(SELF_METHODS), flag="--self-method")
     same_vocab: bool = _key("spec", "bool", False, "refuse a draft model of another vocabulary", flag="--same-vocab")
     fixed: bool = _key("spec", "bool", False, "always draft the full length, without pacing", flag="--fixed")
     exact: bool = _key("spec", "bool", False, "fixed width: the same tokens whoever drafts", flag="--exact")

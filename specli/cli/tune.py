@@ -119,12 +119,25 @@ def _plan(shared: Shared, settings: Settings, tokens: int, budget: float, revers
     by_flag = settings.origin("types") == "flag"
     if settings.types == ("none",) and by_flag:
         raise UsageError("--spec-type none leaves nothing to tune")
-    asked = settings.types if by_flag and settings.types != ("auto",) else ("auto", *METHODS)
+    asked = settings.types if by_flag and settings.types != ("auto",) else ("auto", *METHODS, *_stored(settings))
     longest = settings.draft_n_max if settings.origin("draft-n-max") == "flag" else LONGEST
     if longest < 1 and set(asked) & set(NEURAL):
         raise UsageError("--spec-draft-n-max 0 leaves nothing to tune of what is asked for")
     flags = {**shared.flags, "max_tokens": tokens}
     return Plan(profiles.load(shared.profile), flags, asked, max(1, longest), budget, reverse)
+
+
+def _stored(settings: Settings) -> tuple[str, ...]:
+    """draft-self-layers, where `specli layers` has found what it needs."""
+    from specli import pruned
+    from specli.errors import ModelFileError
+    from specli.hub import resolve_model
+
+    try:
+        pruned.layer_set(resolve_model(settings.model))
+    except ModelFileError:
+        return ()
+    return (pruned.METHOD,)
 
 
 def _write(
@@ -151,6 +164,7 @@ def _write(
 
 
 def _print(generator: Generator, result: Tuning, rules: list[Rule], path: Path, taken: float) -> None:
+    from specli.tune.verdict import on_layers
     from specli.ui.tables import number, percent, table
 
     _echo(f"{_title(generator)}; {taken:.0f} s")
@@ -191,6 +205,10 @@ def _print(generator: Generator, result: Tuning, rules: list[Rule], path: Path, 
             f"{best.candidate.name}, drafted {best.drafted} tokens, {best.accepted} of them accepted: "
             f"{best.speedup:.2f} times plain by the measured costs."
         )
+    about_layers = on_layers(result.choice, result.standings)
+    if about_layers is not None:
+        _echo("")
+        _echo(about_layers)
     _echo("")
     _echo("Rules of thumb, here:")
     for rule in rules:

@@ -1,4 +1,4 @@
-"""draft-model: a second, smaller model proposes.
+"""draft-model: a second, smaller model proposes; draft-self-layers: the target without some layers does.
 
 Its cache is brought in step by the longest common prefix with the history, so nothing is decoded
 twice: what it drafted itself and the target accepted is already there.
@@ -80,3 +80,9 @@ class ModelDrafter(NeuralDrafter):
         row = self._model.decode(history[-1:], rows=1)[0, : self._n_vocab]
         self._synced = len(history)
         return row
+
+
+class LayersDrafter(ModelDrafter):
+    """draft-self-layers: the target itself, without some of its layers, drafts for the whole of it."""
+
+    method = "draft-self-layers"

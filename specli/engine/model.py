@@ -18,12 +18,14 @@ from specli.errors import EngineError, ModelFileError
 class ModelParams:
     """How to load. `gpu_layers`: how many layers go to the GPU, -1 for all (ignored by builds without
     one). `use_extra_bufts`: let the library repack weights for this processor. `load_mtp`: load the
-    prediction heads inside the model. `vocab_only`: the tokenizer alone."""
+    prediction heads inside the model. `vocab_only`: the tokenizer alone. `mapped`: compute from the mapped
+    file itself, whatever the library would choose."""
 
     gpu_layers: int = -1
     use_extra_bufts: bool = True
     load_mtp: bool = False
     vocab_only: bool = False
+    mapped: bool = False
 
 
 class Model:
@@ -41,6 +43,8 @@ class Model:
         p.use_extra_bufts = params.use_extra_bufts
         p.load_mtp = params.load_mtp
         p.vocab_only = params.vocab_only
+        if params.mapped:
+            p.load_mode = self._lib.LLAMA_LOAD_MODE_MMAP
         handle = self._lib.llama_model_load_from_file(os.fsencode(path), p)
         if not handle:
             reason = backend.library_reason()

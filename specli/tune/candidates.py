@@ -10,7 +10,7 @@ from specli.settings import Value
 
 OFF = "off"
 AUTO = "auto"
-NEURAL = ("draft-model", "draft-mtp")
+NEURAL = ("draft-model", "draft-mtp", "draft-self-layers")
 LONGEST = 8
 """Longest neural draft that is tried; acceptance falls with each position, and costs do not."""
 

@@ -161,12 +161,12 @@ class Session:
 
     def _remember(self, costs: WidthCosts, scouted: Sequence[Scouted]) -> None:
         """Later runs, and those of this tuning, start from these costs."""
-        generator, draft = self._generator, self._generator.request.draft
+        generator = self._generator
         if self._stop() or generator.settings.fixed_width is not None:
             return
-        steps = {s.method: s.step_s for s in scouted}
-        if draft is not None and "draft-model" in steps:
-            costs = replace(costs, steps={read_header(draft).fingerprint: steps["draft-model"]})
+        files = ((generator.draft_file(s.method), s.step_s) for s in scouted)
+        steps = {read_header(file).fingerprint: step_s for file, step_s in files if file is not None}
+        costs = replace(costs, steps=steps)
         generator.stored_costs = costs
         remember_costs(costs_key(generator.target, generator.on_gpu), costs)
 

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from specli.costs import WidthCosts
 from specli.profiles import Profile
+from specli.pruned import METHOD
 from specli.settings import Value
 from specli.tune.candidates import AUTO, LONGEST, OFF, Candidate, off
 from specli.tune.halving import Standing
@@ -89,6 +90,22 @@ def _why_off(standings: Sequence[Standing]) -> str:
     return (
         f"the best, {best.candidate.name}, ran at {found.value:.2f} times plain ({found.low:.2f} to "
         f"{found.high:.2f}), which is not faster beyond doubt"
+    )
+
+
+def on_layers(choice: Choice, standings: Sequence[Standing]) -> str | None:
+    """How drafting without some layers came out, in a sentence; None if it was not tried, or was chosen."""
+    tried = [s for s in standings if s.candidate.types == (METHOD,) and s.n_pairs]
+    if not tried or choice.candidate.types == (METHOD,):
+        return None
+    best = max(tried, key=lambda s: s.value)
+    if best.value < 1.0:
+        return (
+            f"Leaving layers out loses here: {best.candidate.name} ran at {best.value:.2f} times plain. "
+            "`specli layers --forget MODEL` frees the copy on the disk"
+        )
+    return (
+        f"Leaving layers out is not the fastest here: {best.candidate.name} ran at {best.value:.2f} times plain"
     )
 
 

@@ -60,7 +60,7 @@ def _figures(answer: Answer, method: str) -> Figures:
         rate=stats.tokens_per_second,
         acceptance=stats.acceptance_rate,
         mean_length=stats.mean_accepted_length,
-        method=method,
+        method=method.replace("draft-self-layers", "draft-self (layers)"),
         speedup=answer.speedup if stats.drafted else None,
     )
 
