@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 
+from specli import pruned
 from specli.casting import Request
 from specli.chat.answer import Answer
 from specli.chat.conversation import Prompter
@@ -116,11 +118,13 @@ class Generator:
 
     def _known_steps(self) -> dict[str, float]:
         """What a draft token costs relative to the target's, by method, as far as it was measured."""
-        draft = self.request.draft
-        if self.stored_costs is None or draft is None:
-            return {}
-        step = self.stored_costs.step(read_header(draft).fingerprint)
-        return {} if step is None else {"draft-model": step}
+        steps: dict[str, float] = {}
+        for method in self._wanted if self.stored_costs is not None else ():
+            file = self.draft_file(method)
+            step = self.stored_costs.step(read_header(file).fingerprint) if file and self.stored_costs else None
+            if step is not None:
+                steps[method] = step
+        return steps
 
     def _open_drafters(self) -> list[Drafter]:
         drafters: list[Drafter] = []
@@ -173,6 +177,15 @@ class Generator:
     def draft_model(self) -> Model | None:
         """The weights of the draft's own file, where one drafts."""
         return self._drafting.model
+
+    def draft_file(self, method: str) -> Path | None:
+        """The file of the weights that `method` drafts with, where it has one of its own on the disk."""
+        if method == "draft-model":
+            return self.request.draft
+        if method == pruned.METHOD and method in self._loader.methods:
+            copy = pruned.copy_path(pruned.layer_set(self.request.model))
+            return copy if copy.exists() else None
+        return None
 
     @property
     def draft_cache(self) -> Context | None:
