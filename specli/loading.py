@@ -8,7 +8,7 @@ from pathlib import Path
 
 from specli import pruned
 from specli.casting import CastList, Request
-from specli.engine import backend, context
+from specli.engine import backend, context, template
 from specli.engine.admission import admit, sound_header
 from specli.engine.context import Context, ContextParams
 from specli.engine.features import KINDS as FEATURES
@@ -45,6 +45,7 @@ class Loader:
         """The target with an empty cache; its weights are `Context.model`. Refuses with the figures now what
         would die in the middle of an answer."""
         self._check_memory()
+        template.prepare()
         inside = "draft-mtp" in self.methods and self.cast_list.draft_heads is None
         model = self.open_model(self.request.model, self._settings.gpu_layers, load_mtp=inside)
         self._repacks = model.params.use_extra_bufts and model.header.repackable

@@ -277,13 +277,17 @@ def _template(target: Header, draft: Header) -> Finding:
 
 def _written(source: str) -> list[str]:
     """What a template makes of the samples; of two broken ones each is its own kind."""
+    try:
+        template = ChatTemplate(source, "<bos>", "<eos>")
+    except TemplateRefusal as error:
+        return [f"refused: {error}"]
     texts = []
     for sample in _SAMPLES:
         try:
-            template = ChatTemplate(source, "<bos>", "<eos>")
             texts.append(template.render([{"role": role, "content": text} for role, text in sample]))
         except TemplateRefusal as error:
             texts.append(f"refused: {error}")
+    template.close()
     return texts
 
 

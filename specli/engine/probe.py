@@ -81,10 +81,7 @@ def run_trial(
 
     `room`: bytes of address space that the child may take for the model, None for any.
     """
-    root = str(Path(__file__).resolve().parents[2])
-    # the child must find what this process found, and run no module of the directory we are in
-    found = os.pathsep.join([root, *(entry for entry in sys.path if entry)])
-    env = {**os.environ, "PYTHONPATH": found, "GGML_NO_BACKTRACE": "1"}
+    root, env = child_environment()
     arguments = [str(path), settings.to_json(), str(int(extra)), json.dumps(list(widths)), str(room or 0)]
     command = [sys.executable, "-m", "specli.engine.probe", *arguments]
     try:
@@ -106,6 +103,14 @@ def run_trial(
     if done.returncode == REFUSED:
         return Outcome("refused", _last_line(done.stdout))
     return _death(done.returncode, _last_line(done.stderr))
+
+
+def child_environment() -> tuple[str, dict[str, str]]:
+    """Working directory and environment of a Python child, which must find what this process found, and run
+    no module of the directory we are in."""
+    root = str(Path(__file__).resolve().parents[2])
+    found = os.pathsep.join([root, *(entry for entry in sys.path if entry)])
+    return root, {**os.environ, "PYTHONPATH": found, "GGML_NO_BACKTRACE": "1"}
 
 
 def _death(code: int, said: str) -> Outcome:

@@ -1,42 +1,146 @@
-"""Chat templates: Jinja in a sandbox, as llama-cpp-python brings it."""
+"""Chat templates, rendered in a process of their own (`rendering`), within bounds of time, memory and length."""
 
 from __future__ import annotations
 
-import importlib
+import json
+import subprocess
+import sys
+import threading
+import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from specli.engine.backend import load_library
+from specli.engine.probe import child_environment
 from specli.errors import SpecliError
+
+_PATIENCE_S = 60.0  # by the clock, on a machine that has other things to do as well
+_LENGTH = 1 << 20  # characters a template may write, beside four times those of the messages
 
 
 class TemplateRefusal(SpecliError):
-    """The template itself refused these messages, or is not valid; the text says how."""
+    """The template itself refused these messages, is not valid, or asks for too much; the text says how."""
 
 
 class ChatTemplate:
     """A compiled template. `bos`, `eos`: the texts that it may write as such tokens."""
 
     def __init__(self, source: str, bos: str, eos: str, name: str = "chat template") -> None:
-        load_library()
-        formats = importlib.import_module("llama_cpp.llama_chat_format")
         self.source = source
         self._name = name
-        try:
-            self._formatter: Any = formats.Jinja2ChatFormatter(source, eos_token=eos, bos_token=bos)
-        except Exception as error:  # Jinja reports a broken template in many ways
-            raise TemplateRefusal(f"{name}: not a valid template: {_one_line(error)}") from error
+        self._compile = {"source": source, "bos": bos, "eos": eos}
+        self._child: _Child | None = None
+        self._lock = threading.Lock()
+        self._started()
 
     def render(self, messages: Sequence[Mapping[str, str]], generation_prompt: bool = True) -> str:
         """The text of `messages` (each with "role" and "content"), ready for an answer if
         `generation_prompt`. Raises TemplateRefusal."""
-        self._formatter.add_generation_prompt = generation_prompt
+        most = _LENGTH + 4 * sum(len(text) for m in messages for text in m.values())
+        asked = {
+            "messages": [dict(m) for m in messages],
+            "generation_prompt": generation_prompt,
+            "most": most,
+        }
+        with self._lock:
+            return self._answer(self._started(), asked)
+
+    def close(self) -> None:
+        """End the process. It is started again where it is needed again."""
+        if self._child is not None:
+            self._child.end()
+            self._child = None
+
+    def _started(self) -> _Child:
+        if self._child is None:
+            self._child = _waiting.pop() if _waiting else _Child()
+            try:
+                self._answer(self._child, self._compile)
+            except TemplateRefusal as refusal:
+                self.close()
+                raise TemplateRefusal(
+                    str(refusal).replace(": ", ": not a valid template: ", 1)
+                ) from refusal.__cause__
+        return self._child
+
+    def _answer(self, child: _Child, asked: Mapping[str, Any]) -> str:
+        answer = child.ask(asked)
+        if answer is None:
+            self.close()
+            raise TemplateRefusal(f"{self._name}: it does not come to an end in time; use another template")
+        if "error" in answer:
+            raise TemplateRefusal(f"{self._name}: {_one_line(str(answer['error']))}")
+        return str(answer["text"])
+
+
+_waiting: list[_Child] = []
+
+
+def prepare() -> None:
+    """Start a process for the next template, which takes a moment, while there is other work to do."""
+    if not _waiting:
+        with suppress(TemplateRefusal):  # whoever needs it says so
+            _waiting.append(_Child())
+
+
+class _Child:
+    """The process; ends with this object, or with its parent."""
+
+    def __init__(self) -> None:
+        root, env = child_environment()
+        command = [sys.executable, "-m", "specli.engine.rendering"]
         try:
-            return str(self._formatter(messages=[dict(m) for m in messages]).prompt)
-        except Exception as error:  # a template is a program of its own
-            raise TemplateRefusal(f"{self._name}: {_one_line(error)}") from error
+            self._process = subprocess.Popen(
+                command,
+                cwd=root,
+                env=env,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is for the answer, not for this
+            )
+        except OSError as error:
+            raise TemplateRefusal(
+                f"no process for the chat template can be started: {error.strerror or error}"
+            ) from error
+        self.end = weakref.finalize(self, _end, self._process)
+        self._ready = False
+
+    def ask(self, asked: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Its answer; None if it ended, or had to be ended."""
+        assert self._process.stdin is not None
+        if not self._ready and self._read() is None:
+            self.end()
+            raise TemplateRefusal("the process for the chat template does not start; reinstall jinja2")
+        self._ready = True
+        with suppress(OSError):
+            self._process.stdin.write(json.dumps(asked).encode() + b"\n")
+            self._process.stdin.flush()
+            return self._read()
+        return None
+
+    def _read(self) -> dict[str, Any] | None:
+        assert self._process.stdout is not None
+        clock = threading.Timer(_PATIENCE_S, self._process.kill)
+        clock.daemon = True
+        clock.start()
+        try:
+            line = self._process.stdout.readline()
+        finally:
+            clock.cancel()
+        answer: dict[str, Any] | None = json.loads(line) if line.endswith(b"\n") else None
+        return answer
 
 
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with suppress(OSError):
+                stream.close()
+    process.wait()
+
+
+def _one_line(text: str) -> str:
+    text = " ".join(text.split())
     return text if len(text) <= 200 else text[:199] + "…"
