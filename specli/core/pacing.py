@@ -47,7 +47,7 @@ class Pacer(Protocol):
         ...
 
     def prices(self, method: str, limit: int) -> Prices:
-        """What nodes and levels of a tree of up to `limit` nodes cost."""
+        """What nodes and levels of a tree of up to `limit` nodes cost; of fewer if no more may be."""
         ...
 
     def chance(self, method: str, confidence: float) -> float:
@@ -195,6 +195,8 @@ class ProfitPacer:
     def prices(self, method: str, limit: int) -> Prices:
         if self._fixed_width is None:
             limit = max(1, min(limit, self.costs.reach - 1))
+        if self._probing is not None:
+            limit = 1  # enough to learn from
         cost, rate = self._verify_costs(limit + 1), self._rate()
         typical = self.acceptance.rate(method, -1, self.FIRST_CHANCE)
         return Prices([rate * c for c in cost[: limit + 2]], rate * self._step(method), typical)

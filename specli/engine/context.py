@@ -9,9 +9,11 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specli.core.types import Logits
 from specli.engine import backend
+from specli.engine.branches import Branches
 from specli.engine.hidden import Follower, HiddenRows
 from specli.engine.layers import open_source
 from specli.engine.model import Model
@@ -24,7 +26,7 @@ from specli.engine.opening import (
     check_params,
     open_handle,
 )
-from specli.engine.rollback import Memory, Rollback
+from specli.engine.rollback import Checkpoint, Memory, Rollback
 from specli.errors import EngineError
 
 __all__ = [
@@ -68,7 +70,7 @@ class Context:
         self.snapshots = int(self._lib.llama_n_rs_seq(self._handle))
         self.rollback = self._rollback_kind()
         self.memory = Memory(
-            self._lib, self._handle, self.rollback, model.n_swa, params.n_ubatch, self.snapshots
+            self._lib, self._handle, self.rollback, model.n_swa, params.n_ubatch, self.snapshots, params.branches
         )
         self._max_rows = params.max_rows
         if self.rollback is Rollback.SNAPSHOT:
@@ -84,6 +86,7 @@ class Context:
         np.ctypeslib.as_array(self._batch.n_seq_id, (n,))[:] = 1
         for i in range(n):
             self._batch.seq_id[i][0] = 0
+        self._tree = Branches(self._lib, self.memory, params.branches, params.max_rows)
         self._rows_at = 0
         self._rows: Logits = np.empty((0, self._n_vocab), np.float32)
 
@@ -127,9 +130,8 @@ class Context:
             raise EngineError(
                 f"{n} tokens do not fit behind {len(self._tokens)} in a context of {self._n_ctx}"
             )
-        outside = next((t for t in tokens if not 0 <= t < self._n_vocab), None)
-        if outside is not None:
-            raise EngineError(f"token {outside} is outside the vocabulary of {self._n_vocab}")
+        self._check_known(tokens)
+        self._drop_tree()
         if self.memory.wants_save(len(self._tokens), rows):
             self.memory.save(len(self._tokens), self._last_hidden())
         self._latest_rows = 0
@@ -184,8 +186,14 @@ class Context:
             self._rows_at, self._rows = address, np.ctypeslib.as_array(pointer, shape)
         return self._rows[:rows]
 
+    def _check_known(self, tokens: Sequence[int]) -> None:
+        outside = next((t for t in tokens if not 0 <= t < self._n_vocab), None)
+        if outside is not None:
+            raise EngineError(f"token {outside} is outside the vocabulary of {self._n_vocab}")
+
     def rewind(self, length: int) -> int:
         """See `LanguageModel.rewind`: keep at most `length` tokens, return how many are kept."""
+        self._drop_tree()
         held, length = len(self._tokens), max(0, length)
         if length >= held:
             self.memory.end_cycle(held)
@@ -211,6 +219,38 @@ class Context:
 
     def _last_hidden(self) -> Any:
         return None if self.hidden is None else self.hidden.row(len(self._tokens) - 1)
+
+    # -- TreeModel ------------------------------------------------------------------------------
+
+    def branch(self, tokens: Sequence[int], parents: Sequence[int]) -> Logits:
+        """See `TreeModel.branch`. Raises EngineError if the library fails; the tree is then dropped."""
+        n, base = len(tokens), len(self._tokens)
+        if not 1 <= n <= self._max_rows or len(parents) != n:
+            raise EngineError(f"{n} nodes of a tree at once; at most {self._max_rows}")
+        if base + self._tree.size + n > self._n_ctx:
+            raise EngineError(f"{n} nodes do not fit behind {base} tokens in a context of {self._n_ctx}")
+        if self.rollback is not Rollback.CUT or self.hidden is not None:
+            raise EngineError(f"the cache of {self.model.name} cannot hold a tree")
+        self._check_known(tokens)
+        try:
+            code = self._tree.decode(self.handle, base, tokens, parents)
+            if code != 0:
+                raise EngineError(_DECODE_ERRORS.get(code, f"the library failed to decode (code {code})"))
+        except EngineError:
+            self._tree.keep(base, ())
+            raise
+        return self._logits(n)
+
+    def keep(self, path: Sequence[int]) -> None:
+        """See `TreeModel.keep`."""
+        self._tokens += self._tree.keep(len(self._tokens), path)
+        self._latest_rows = 0
+        if self._debug:
+            self.check()
+
+    def _drop_tree(self) -> None:
+        if self._tree.size:
+            self._tree.keep(len(self._tokens), ())
 
     # -- probing and checking -------------------------------------------------------------------
 
@@ -246,8 +286,18 @@ class Context:
     def clear(self) -> None:
         """Empty the cache."""
         self.memory.clear()
+        self._tree.forget()
         self._forget_from(0, None)
         self._latest_rows = 0
+
+    def refill(self, tokens: Sequence[int], data: NDArray[np.uint8], saves: Sequence[Checkpoint]) -> bool:
+        """Hold `tokens` again from what `Memory.whole` and `Memory.saves` gave then, in a context of the same
+        parameters. False, and the cache is empty, if the library does not take it."""
+        self.clear()
+        if len(tokens) > self._n_ctx or not self.memory.refill(len(tokens), data, saves):
+            return False
+        self._tokens = list(tokens)
+        return True
 
     def check(self) -> None:
         """Compare what is believed to be cached with the library's account. Raises EngineError."""
@@ -272,6 +322,7 @@ class Context:
         """Free the cache. Safe to call twice."""
         if self._handle is not None:
             self._lib.llama_batch_free(self._batch)
+            self._tree.close()
             self._lib.llama_free(self._handle)
             self._handle = None
 

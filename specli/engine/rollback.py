@@ -7,6 +7,7 @@ one at or below the length wanted. What lies between is decoded again.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -49,7 +50,8 @@ class Memory:
     """The library's memory of one sequence: cut, saved and restored by its kind's rules.
 
     `n_swa`: width of the attention window. `snapshots`: recurrent states the library keeps.
-    Call `before` and `after` around every decode.
+    Call `before` and `after` around every decode. `sequences`: where more than one, branches of a tree share
+    the cells of the conversation, sequence 0; for caches that can be cut anywhere.
     """
 
     BUDGET = 256 << 20  # bytes of checkpoints
@@ -59,7 +61,14 @@ class Memory:
     _PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: what cannot be cut, nothing else
 
     def __init__(
-        self, lib: Any, handle: Any, kind: Rollback, n_swa: int, n_ubatch: int, snapshots: int
+        self,
+        lib: Any,
+        handle: Any,
+        kind: Rollback,
+        n_swa: int,
+        n_ubatch: int,
+        snapshots: int,
+        sequences: int = 1,
     ) -> None:
         self.kind = kind
         self.snapshots = snapshots
@@ -70,6 +79,7 @@ class Memory:
         self._floor = 0  # what the window had at this length, and later, is still whole
         self._after_prompt = False
         self._saves: list[Checkpoint] = []
+        self._shared = [0] * sequences  # tokens of the conversation that each sequence holds too
 
     @property
     def positions(self) -> int:
@@ -133,8 +143,10 @@ class Memory:
         # the library also says yes to cuts that reach the whole latest decode, and is wrong then
         if self.kind is Rollback.SNAPSHOT and (length <= self._start or held - length > self.snapshots):
             return False
-        done = bool(self._lib.llama_memory_seq_rm(self._memory, 0, length, -1))
+        every = 0 if len(self._shared) == 1 else -1
+        done = bool(self._lib.llama_memory_seq_rm(self._memory, every, length, -1))
         if done:
+            self._shared = [min(length, shared) for shared in self._shared]
             self.end_cycle(length)
         return done
 
@@ -149,6 +161,31 @@ class Memory:
         self._saves.clear()
         self._start = self._floor = 0
         self._after_prompt = False
+        self._shared = [0] * len(self._shared)
+
+    # -- branches -------------------------------------------------------------------------------
+
+    def share(self, sequence: int, length: int) -> None:
+        """Let a branch's sequence hold the first `length` tokens of the conversation."""
+        if self._shared[sequence] < length:
+            self.copy(0, sequence, self._shared[sequence], length)
+            self._shared[sequence] = length
+
+    def copy(self, source: int, sequence: int, start: int, end: int) -> None:
+        """Let a sequence hold the tokens that `source` has at these positions."""
+        self._lib.llama_memory_seq_cp(self._memory, source, sequence, start, end)
+
+    def keep(self, base: int, sequence: int, length: int, used: int) -> None:
+        """Of the branches behind `base` tokens keep one as the conversation, up to `length`, and drop the
+        others. `used`: sequences in use, from 0."""
+        remove = self._lib.llama_memory_seq_rm
+        if sequence:
+            remove(self._memory, 0, base, -1)
+            self.copy(sequence, 0, base, length)
+        for other in range(1, used):
+            remove(self._memory, other, base, -1)
+        remove(self._memory, 0, length, -1)
+        self.end_cycle(length)
 
     # -- checkpoints ----------------------------------------------------------------------------
 
@@ -167,6 +204,33 @@ class Memory:
     def state_bytes(self) -> int:
         """Bytes of one checkpoint taken now."""
         return int(self._lib.llama_state_seq_get_size_ext(self._handle, 0, self._PARTIAL))
+
+    # -- the whole state ------------------------------------------------------------------------
+
+    def whole(self) -> NDArray[np.uint8]:
+        """All that the library holds of the sequence. Raises EngineError if it does not hand it out."""
+        size = int(self._lib.llama_state_seq_get_size_ext(self._handle, 0, 0))
+        data = np.empty(size, np.uint8)
+        if self._lib.llama_state_seq_get_data_ext(self._handle, _bytes(data), size, 0, 0) != size:
+            raise EngineError("the library does not hand out the state of the cache")
+        return data
+
+    @property
+    def saves(self) -> tuple[Checkpoint, ...]:
+        """The states put aside, ascending."""
+        return tuple(self._saves)
+
+    def refill(self, held: int, data: NDArray[np.uint8], saves: Sequence[Checkpoint]) -> bool:
+        """Into an empty memory: what `whole` and `saves` gave when `held` tokens were in it. False, and the
+        memory is empty, if the library does not take it."""
+        size = len(data)
+        done = self._lib.llama_state_seq_set_data_ext(self._handle, _bytes(data), size, 0, 0) == size
+        if not done or self.positions != held:
+            self.clear()
+            return False
+        self._saves = list(saves)
+        self.end_cycle(held)
+        return True
 
     def _most_dispensable(self) -> int:
         """Of all but the two newest the one nearest its predecessor, so that ends of turns stay."""
