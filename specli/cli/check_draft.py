@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from specli.cli import complete
 from specli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,10 +23,20 @@ DOES_NOT_FIT = 3
 
 def check_draft(
     target: Annotated[
-        str, typer.Argument(help="The model to be made faster, as -m takes it", show_default=False)
+        str,
+        typer.Argument(
+            help="The model to be made faster, as -m takes it",
+            show_default=False,
+            autocompletion=complete.models,
+        ),
     ],
     draft: Annotated[
-        str | None, typer.Argument(help="The smaller model that would draft for it", show_default=False)
+        str | None,
+        typer.Argument(
+            help="The smaller model that would draft for it",
+            show_default=False,
+            autocompletion=complete.models,
+        ),
     ] = None,
     scan: Annotated[bool, typer.Option("--scan", help="Rank the models on this disk as drafts")] = False,
     scan_dir: Annotated[
@@ -42,7 +53,12 @@ def check_draft(
     ] = False,
     profile: Annotated[
         str | None,
-        typer.Option("--profile", metavar="NAME|FILE", help="Measure with this profile's machine settings"),
+        typer.Option(
+            "--profile",
+            metavar="NAME|FILE",
+            help="Measure with this profile's machine settings",
+            autocompletion=complete.profiles,
+        ),
     ] = None,
     temp: Annotated[
         float | None,

@@ -8,12 +8,19 @@ from typing import Annotated
 
 import typer
 
+from specli.cli import complete
+
 
 def doctor(
     model: Annotated[
         str | None,
         typer.Option(
-            "-m", "--model", metavar="MODEL", help="The model to try things with", show_default=False
+            "-m",
+            "--model",
+            metavar="MODEL",
+            help="The model to try things with",
+            show_default=False,
+            autocompletion=complete.models,
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object")] = False,

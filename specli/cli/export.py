@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from specli.cli import complete
 from specli.errors import UsageError
 
 
@@ -14,13 +15,21 @@ def export(
     engine: Annotated[
         str,
         typer.Argument(
-            metavar="ENGINE", help="llama-server, vllm, sglang or tensorrt-llm", show_default=False
+            metavar="ENGINE",
+            help="llama-server, vllm, sglang or tensorrt-llm",
+            show_default=False,
+            autocompletion=complete.engines,
         ),
     ],
     model: Annotated[
         str | None,
         typer.Option(
-            "-m", "--model", metavar="MODEL", help="The target, if not the profile's", show_default=False
+            "-m",
+            "--model",
+            metavar="MODEL",
+            help="The target, if not the profile's",
+            show_default=False,
+            autocompletion=complete.models,
         ),
     ] = None,
     draft_model: Annotated[
@@ -32,15 +41,26 @@ def export(
             metavar="MODEL",
             help="The draft, likewise",
             show_default=False,
+            autocompletion=complete.models,
         ),
     ] = None,
     profile: Annotated[
-        str | None, typer.Option("--profile", metavar="NAME|FILE", help="The profile to export (auto)")
+        str | None,
+        typer.Option(
+            "--profile",
+            metavar="NAME|FILE",
+            help="The profile to export (auto)",
+            autocompletion=complete.profiles,
+        ),
     ] = None,
     spec_type: Annotated[
         str | None,
         typer.Option(
-            "--spec-type", metavar="TYPE[,TYPE…]", help="Methods instead of the profile's", show_default=False
+            "--spec-type",
+            metavar="TYPE[,TYPE]",
+            help="Methods instead of the profile's",
+            show_default=False,
+            autocompletion=complete.spec_types,
         ),
     ] = None,
 ) -> None:

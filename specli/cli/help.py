@@ -23,13 +23,17 @@ class Sections(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """`[OPTIONS]`, then the arguments as people know them from other programs."""
-        return ["[OPTIONS]", *_arguments(self.get_params(ctx))]
+        arguments = by_heading(self.get_params(ctx)).get("Arguments", ())
+        return [
+            "[OPTIONS]",
+            *(argument_name(p) if p.required else f"[{argument_name(p)}]" for p in arguments),
+        ]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write one list for each heading."""
-        for name, records in panels(self, ctx).items():
+        for name, params in by_heading(self.get_params(ctx)).items():
             with formatter.section(name):
-                formatter.write_dl(records, col_max=_COLUMN)
+                formatter.write_dl([_record(param, ctx) for param in params], col_max=_COLUMN)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write what the manual says of this command."""
@@ -44,30 +48,29 @@ class Groups(TyperGroup):
         _write_manual(ctx, formatter)
 
 
-def panels(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
-    """Names and help of a command's options and arguments, by heading, in order."""
-    found: dict[str, list[tuple[str, str]]] = {}
-    for param in command.get_params(ctx):
-        record = param.get_help_record(ctx)
-        if record is None:
-            continue
+def by_heading(params: Iterable[Any]) -> dict[str, list[Any]]:
+    """Options and arguments by heading, in order; hidden ones are left out."""
+    found: dict[str, list[Any]] = {}
+    for param in params:
         if param.param_type_name == "argument":
-            found.setdefault("Arguments", []).append((_bare(param), param.help or ""))
-        else:
-            found.setdefault(getattr(param, "rich_help_panel", None) or "Options", []).append(record)
+            found.setdefault("Arguments", []).append(param)
+        elif not param.hidden:
+            found.setdefault(getattr(param, "rich_help_panel", None) or "Options", []).append(param)
     known = {name: found[name] for name in ORDER[:2] if name in found}
-    others = {name: records for name, records in found.items() if name not in ORDER}
+    others = {name: params for name, params in found.items() if name not in ORDER}
     return {**known, **others, **{name: found[name] for name in ORDER[2:] if name in found}}
 
 
-def _arguments(params: Iterable[Any]) -> list[str]:
-    names = [param for param in params if param.param_type_name == "argument"]
-    return [_bare(param) if param.required else f"[{_bare(param)}]" for param in names]
-
-
-def _bare(param: Any) -> str:
+def argument_name(param: Any) -> str:
     """An argument's name: its metavar without the brackets that say whether it may be left out."""
     return str(param.metavar or param.name.upper()).strip("[]")
+
+
+def _record(param: Any, ctx: Any) -> tuple[str, str]:
+    if param.param_type_name == "argument":
+        return argument_name(param), param.help or ""
+    record: tuple[str, str] = param.get_help_record(ctx)
+    return record
 
 
 def _write_manual(ctx: Any, formatter: Any) -> None:

@@ -68,11 +68,11 @@ def layers(
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No progress and no notices")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object")] = False,
 ) -> int:
-    """Find the layers that MODEL's own draft can do without, and say whether drafting so pays here.
+    """Find the layers that a model's own draft can do without.
 
     Layers are left out one after another, those whose loss costs least agreement with the whole model on its
     own answers. What stays is written as a copy, once, and drafts with --spec-type draft-self
-    --self-method layers.
+    --self-method layers. It says whether that pays here.
     """
     from specli.hub import resolve_model
 

@@ -12,7 +12,7 @@ import typer
 
 from specli import __version__
 from specli.chat.text import safe_for_terminal
-from specli.cli import bench, chat, check_draft, doctor, export, layers, models, profiles, run, tune
+from specli.cli import bench, chat, check_draft, doctor, explain, export, layers, models, profiles, run, tune
 from specli.cli.help import Groups, Sections
 from specli.errors import SpecliError
 from specli.interrupts import end_on_sigterm
@@ -27,6 +27,7 @@ app.command("check-draft", cls=Sections)(check_draft.check_draft)
 app.command("layers", cls=Sections)(layers.layers)
 app.command("doctor", cls=Sections)(doctor.doctor)
 app.command("export", cls=Sections)(export.export)
+app.command("explain", cls=Sections)(explain.explain)
 app.add_typer(profiles.app, name="profiles")
 app.add_typer(models.app, name="models")
 

@@ -55,7 +55,7 @@ ENVIRONMENT: Mapping[str, str] = {
 FILES: Mapping[str, str] = {
     "CONFIG/config.toml": "default model, aliases, folders of models",
     "CONFIG/profiles/*.toml": "your own profiles, and those that tune wrote",
-    "CACHE": "trial runs, self-tests, measured costs",
+    "CACHE": "trial runs, self-tests, measured costs, copies by layers",
     "DATA/history": "the lines typed in chats",
     "DATA/models": "your models, found by `specli models`",
 }
@@ -148,6 +148,19 @@ MANUALS: Mapping[str, Manual] = {
         ("CONFIG/config.toml", "CACHE", "DATA/models"),
         (0, 1, 2, 3),
         ("draft-model", "families"),
+    ),
+    "layers": Manual(
+        (
+            Row("specli layers MODEL.gguf", "find them, five minutes, and write the copy"),
+            Row("specli layers MODEL.gguf --drop 8", "leave out eight"),
+            Row("specli layers MODEL.gguf --budget 60 --like mine.jsonl", "on your own prompts"),
+            Row("specli layers MODEL.gguf --forget", "drop the copy again"),
+            Row("specli chat -m MODEL.gguf --self-method layers", "draft with it"),
+        ),
+        _DIRS + _GPU,
+        (*_SETTINGS, "CACHE"),
+        _STOPPED,
+        ("layers", "families"),
     ),
     "doctor": Manual(
         (

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from specli.cli import complete
 from specli.cli.help import Groups, Sections
 from specli.errors import UsageError
 
@@ -80,7 +81,10 @@ def pull(reference: _MODEL) -> None:
 @app.command(cls=Sections)
 def default(
     reference: Annotated[
-        str | None, typer.Argument(metavar="[MODEL]", help="As -m takes it", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="[MODEL]", help="As -m takes it", show_default=False, autocompletion=complete.models
+        ),
     ] = None,
     clear: Annotated[bool, typer.Option("--clear", help="Have no default model any more")] = False,
 ) -> None:

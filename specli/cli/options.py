@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
+from specli.cli import complete
 from specli.errors import UsageError
 from specli.settings import DEFAULT_PROFILE, KEYS, Key, Kind, Settings
+from specli.ui.terminal import be_plain
 
 if TYPE_CHECKING:
     from specli.assembly import Generator
@@ -62,6 +64,7 @@ class Shared:
     raw: bool
     quiet: bool
     verbose: bool
+    plain: bool = False
 
     def settings(self) -> Settings:
         """Flags over profile over defaults. Raises UsageError for what cannot be meant together."""
@@ -119,6 +122,8 @@ def shared_options(command: Command) -> Command:
     def with_options(**given: Any) -> Any:
         flags = {key.attribute: given.pop(key.attribute) for key in keys}
         rest = {name: given.pop(name) for name in _SWITCHES}
+        if rest["plain"]:
+            be_plain()
         return command(shared=Shared(flags, **rest), **given)
 
     parameters = [*own, *(_option(key) for key in keys), *_switches()]
@@ -137,6 +142,7 @@ def _option(key: Key) -> inspect.Parameter:
         help=_help(key),
         metavar=_METAVARS.get(key.name) or _METAVARS.get(key.kind),
         show_default=False,
+        autocompletion=complete.of_key(key),
         rich_help_panel=_PANELS["engine" if key.name == "parallel" else key.section],
     )
     return _parameter(key.attribute, _TYPES[key.kind] | None, option, None)
@@ -165,7 +171,7 @@ def _bounds(key: Key) -> str:
     return words if key.automatic is None else f"{words}, or {key.automatic} for automatic"
 
 
-_SWITCHES = ("profile", "template_file", "raw", "quiet", "verbose")
+_SWITCHES = ("profile", "template_file", "raw", "quiet", "verbose", "plain")
 
 
 def _switches() -> list[inspect.Parameter]:
@@ -176,6 +182,7 @@ def _switches() -> list[inspect.Parameter]:
             str,
             typer.Option(
                 "--profile", metavar="NAME|FILE", rich_help_panel=model, show_default=False,
+                autocompletion=complete.profiles,
                 help=f"Where all that is not given comes from (specli profiles list) [{DEFAULT_PROFILE}]",
             ),
             DEFAULT_PROFILE,
@@ -192,6 +199,7 @@ def _switches() -> list[inspect.Parameter]:
         _switch("raw", "--raw", model, "Use no chat template: continue the text as it is"),
         _switch("quiet", "-q", "--quiet", _OUTPUT, "No figures and no notices; errors only"),
         _switch("verbose", "-v", "--verbose", _OUTPUT, "Print the library's log, and where an error came from"),
+        _switch("plain", "--plain", _OUTPUT, "For screen readers: no colours, no rendering, nothing that moves"),
     ]  # fmt: skip
 
 

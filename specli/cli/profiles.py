@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from specli.cli import complete
 from specli.cli.help import Groups, Sections
 
 if TYPE_CHECKING:
@@ -22,7 +23,12 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-_NAME = typer.Argument(None, metavar="[NAME|FILE]", help="A profile's name, or a path to a .toml file.")
+_NAME = typer.Argument(
+    None,
+    metavar="[NAME|FILE]",
+    help="A profile's name, or a path to a .toml file.",
+    autocompletion=complete.profiles,
+)
 _JSON = typer.Option(False, "--json", help="Print JSON.")
 _PLAIN = typer.Option(False, "--plain", help="Print plain text, as when piped.")
 
