@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-_FALLBACKS = {"·": "-", "×": "x", "…": "...", "→": "->", "–": "-", "›": ">", "±": "+-"}
+_FALLBACKS = {
+    "·": "-", "×": "x", "…": "...", "→": "->", "–": "-", "›": ">", "±": "+-", "•": "*", "│": "|", "─": "-",
+    "⏎": "\\n",
+}  # fmt: skip
 RESET = "\x1b[0m"
-DIM, BOLD, RED, UNDERLINE = "2", "1", "31", "4"
+DIM, BOLD, ITALIC, RED, UNDERLINE, STRUCK = "2", "1", "3", "31", "4", "9"
 CYAN, GREEN, MAGENTA = "36", "32", "35"  # these can be read on dark and on light backgrounds
 
 
@@ -42,9 +45,58 @@ def is_terminal(stream: TextIO | None) -> bool:
         return False
 
 
+_PLAIN = [False]
+
+
+def be_plain(plain: bool = True) -> None:
+    """From now on no terminal is taken to have colours or a cursor that can be moved."""
+    _PLAIN[0] = plain
+
+
 def can_move(stream: TextIO | None) -> bool:
     """Whether the cursor can be moved there."""
-    return is_terminal(stream) and os.environ.get("TERM", "xterm" if os.name == "nt" else "dumb") != "dumb"
+    if _PLAIN[0] or not is_terminal(stream):
+        return False
+    if os.environ.get("TERM", "xterm" if os.name == "nt" else "dumb") == "dumb":
+        return False
+    return os.name != "nt" or _understands_escapes(stream)
+
+
+def _understands_escapes(stream: TextIO | None) -> bool:
+    """On Windows: whether this console does, once it is asked to. Old ones do not."""
+    try:
+        import ctypes
+        import msvcrt
+
+        kernel = getattr(ctypes, "windll").kernel32  # noqa: B009  # not there elsewhere
+        handle = getattr(msvcrt, "get_osfhandle")(stream.fileno() if stream is not None else -1)  # noqa: B009
+        mode = ctypes.c_uint32()
+        if not kernel.GetConsoleMode(ctypes.c_void_p(handle), ctypes.byref(mode)):
+            return "TERM" in os.environ  # no console: a terminal of the POSIX kind, which says what it is
+        processing = mode.value | _VIRTUAL_TERMINAL
+        return bool(kernel.SetConsoleMode(ctypes.c_void_p(handle), processing))
+    except (AttributeError, ImportError, OSError, ValueError):
+        return False
+
+
+_VIRTUAL_TERMINAL = 0x0004
+
+
+@contextmanager
+def dumb_if_plain() -> Iterator[None]:
+    """While entered, what else looks at TERM holds the terminal for as plain as we do."""
+    before = os.environ.get("TERM")
+    if not _PLAIN[0]:
+        yield
+        return
+    os.environ["TERM"] = "dumb"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TERM"]
+        else:
+            os.environ["TERM"] = before
 
 
 def has_colour(stream: TextIO | None) -> bool:
