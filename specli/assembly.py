@@ -204,9 +204,9 @@ class Generator:
 
     # -- answering ------------------------------------------------------------------------------
 
-    def reset_seed(self) -> None:
-        """The next answer uses the given seed itself, as the first one did."""
-        self._answers = 0
+    def reset_seed(self, answers: int = 0) -> None:
+        """The next answer uses the seed it would have after so many others: behind none, the given one itself."""
+        self._answers = answers
 
     def rules(self) -> Rules:
         """The rules of the next answer; each has a seed of its own, derived from the one given."""

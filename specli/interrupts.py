@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -18,9 +19,12 @@ class Interrupts:
 
     The second SIGINT raises KeyboardInterrupt, the second SIGTERM Interrupted (143). The handlers
     from before are back afterwards. A signal that was ignored stays ignored (`nohup`, `&` in scripts).
+    `patience`: seconds in which a second SIGINT is still the first, of a key pressed twice.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float = 0.0) -> None:
+        self._patience = patience
+        self._since = 0.0
         self._received: signal.Signals | None = None
         self._before: dict[signal.Signals, Any] = {}
 
@@ -54,10 +58,10 @@ class Interrupts:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._received is None:
-            self._received = signal.Signals(number)
+            self._received, self._since = signal.Signals(number), time.monotonic()
         elif number == signal.SIGTERM:
             raise Interrupted("terminated", TERMINATED)
-        else:
+        elif time.monotonic() - self._since >= self._patience:
             raise KeyboardInterrupt
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,8 +34,11 @@ def data_dir(*, create: bool = True) -> Path:
     return _directory("SPECLI_DATA_DIR", _DIRS.user_data_path, create)
 
 
-def write_atomic(path: str | os.PathLike[str], content: str | bytes, mode: int = 0o600) -> None:
-    """Write `content` (text as UTF-8) to `path`, so that a reader sees all of the old or all of the new.
+def write_atomic(
+    path: str | os.PathLike[str], content: str | bytes | Sequence[memoryview], mode: int = 0o600
+) -> None:
+    """Write `content` (text as UTF-8, or pieces one after another) to `path`, so that a reader sees all of the
+    old or all of the new.
 
     Missing parent directories are made; a link is followed, not replaced.
     Raises SpecliError, in one line, where it cannot be written; the old file then stands as it was.
@@ -42,21 +46,23 @@ def write_atomic(path: str | os.PathLike[str], content: str | bytes, mode: int =
     shown = os.fspath(path)
     try:
         data = content.encode("utf-8") if isinstance(content, str) else content
+        pieces = [memoryview(data)] if isinstance(data, bytes) else data
         target = Path(os.path.realpath(path))
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _replace(target, data, mode)
+        _replace(target, pieces, mode)
     except OSError as error:
         raise SpecliError(f"cannot write {shown}: {error.strerror or error}") from error
     except ValueError as error:  # a NUL in the path, or text that is not valid Unicode
         raise SpecliError(f"cannot write {shown!r}: {error}") from error
 
 
-def _replace(target: Path, data: bytes, mode: int) -> None:
+def _replace(target: Path, pieces: Sequence[memoryview], mode: int) -> None:
     """Fill a new file beside `target`, then put it in its place in one step."""
     handle, temporary = tempfile.mkstemp(prefix=f".{target.name[:40]}.", suffix=".tmp", dir=target.parent)
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            for piece in pieces:
+                file.write(piece)
             file.flush()
             os.fsync(file.fileno())  # else a power cut can leave the new name on an empty file
         os.chmod(temporary, mode)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,8 +40,3 @@ def fenced(file: Attached) -> str:
     """A fence longer than any in the file, so that the file cannot close it."""
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", file.text)), default=0))
     return f"File: {file.name}\n{fence}\n{file.text.rstrip(chr(10))}\n{fence}"
-
-
-def with_files(files: Sequence[Attached], text: str) -> str:
-    """What is asked, as one message: the files first, then the text."""
-    return "\n\n".join(part for part in (*(fenced(file) for file in files), text) if part.strip())

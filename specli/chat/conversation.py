@@ -12,6 +12,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from specli.chat.attached import Attached
+from specli.chat.given import Given
 from specli.engine.template import ChatTemplate, TemplateRefusal
 from specli.engine.vocab import Vocab
 
@@ -19,11 +21,17 @@ from specli.engine.vocab import Vocab
 @dataclass(frozen=True, slots=True)
 class Message:
     """One turn. `role`: system, user or assistant. `tokens`: the tokens an answer was emitted as,
-    without the end token; None for text that still has to be tokenised."""
+    without the end token; None for text that still has to be tokenised. `files`: those put before it."""
 
     role: str
     text: str
     tokens: tuple[int, ...] | None = None
+    files: tuple[Attached, ...] = ()
+
+    @property
+    def content(self) -> str:
+        """What the model gets: the files, named and fenced, then the text."""
+        return Given("", self.files, self.text).message() if self.files else self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +63,10 @@ class Prompter:
         tokens = self._tokenize(pieces, messages)
         return self.with_bos(tokens)
 
+    def plain(self, messages: Sequence[Message]) -> list[int]:
+        """Without a template: what was said so far, as it is, to be continued."""
+        return Prompter(self._vocab, None).tokens(messages)
+
     def with_bos(self, tokens: list[int]) -> list[int]:
         """`tokens` with a BOS in front if the model wants one and they do not start with it."""
         bos = self._vocab.bos
@@ -73,7 +85,7 @@ class Prompter:
 
     def _pieces(self, messages: Sequence[Message]) -> list[_Piece]:
         if self._template is None:
-            return [_Piece(m.text, i) for i, m in enumerate(messages)]
+            return [_Piece(m.content, i) for i, m in enumerate(messages)]
         try:
             return self._render(messages)
         except TemplateRefusal:
@@ -87,12 +99,12 @@ class Prompter:
         assert self._template is not None
         marks = [f"\ue000{i}\ue001" for i in range(len(messages))]
         marked = self._template.render([{"role": m.role, "content": k} for m, k in zip(messages, marks)])
-        real = self._template.render([{"role": m.role, "content": m.text} for m in messages])
+        real = self._template.render([{"role": m.role, "content": m.content} for m in messages])
         for edit in (_as_is, str.strip):
-            contents = [edit(m.text) for m in messages]
+            contents = [edit(m.content) for m in messages]
             if _fill(marked, contents) == real:
                 return _split(marked, contents)
-        return _locate(real, [m.text for m in messages])
+        return _locate(real, [m.content for m in messages])
 
     # -- tokens ---------------------------------------------------------------------------------
 
@@ -139,7 +151,7 @@ def fold_system(messages: Sequence[Message]) -> list[Message] | None:
     """
     if len(messages) < 2 or messages[0].role != "system" or messages[1].role != "user":
         return None
-    first = Message("user", f"{messages[0].text}\n\n{messages[1].text}")
+    first = Message("user", f"{messages[0].content}\n\n{messages[1].content}")
     return [first, *messages[2:]]
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.completion import Completer, WordCompleter
+from prompt_toolkit.application import get_app
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
+from prompt_toolkit.document import Document
+from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings
@@ -19,25 +22,31 @@ from prompt_toolkit.output import ColorDepth, create_output
 
 from specli.errors import Interrupted
 from specli.interrupts import TERMINATED
-from specli.ui import terminal
+from specli.ui import commands, lines, terminal
 
+Complete = Callable[[str], commands.Completion]
+"""What Tab offers behind a line."""
 _PLACEHOLDER = "a message, or /help"
 
 
 class Keyboard:
-    """Iterate for the lines typed; Ctrl-D, the end of input, ends it. `history`: a file, made if missing."""
+    """Iterate for the lines typed; Ctrl-D, the end of input, ends it. `history`: a file, made if missing.
 
-    def __init__(self, history: Path, commands: Sequence[str]) -> None:
+    A line may hold several: pasted ones, and those of a block between two marks, see `ui.lines`.
+    """
+
+    def __init__(self, history: Path, complete: Complete) -> None:
         colour = terminal.has_colour(sys.stdout if terminal.is_terminal(sys.stdout) else sys.stderr)
         self._session: PromptSession[str] = PromptSession(
             history=_history(history),
-            completer=_completer(commands),
+            completer=_Completer(complete),
             complete_while_typing=False,
             key_bindings=_bindings(),
             # stderr where stdout is piped; else left to the session, which knows dumb terminals
             output=None if terminal.is_terminal(sys.stdout) else create_output(always_prefer_tty=True),
             color_depth=None if colour else ColorDepth.MONOCHROME,
             prompt_continuation="  ",
+            tempfile_suffix=".md",
         )
         self._mark = terminal.with_fallbacks("› ", sys.stdout)
 
@@ -53,10 +62,11 @@ class Keyboard:
     def _read(self) -> str:
         before = signal.signal(signal.SIGTERM, self._terminate)
         try:
-            return self._session.prompt(
-                FormattedText([("bold ansicyan", self._mark)]),
-                placeholder=FormattedText([("fg:ansibrightblack", _PLACEHOLDER)]),
-            )
+            with terminal.dumb_if_plain():
+                return self._session.prompt(
+                    FormattedText([("bold ansicyan", self._mark)]),
+                    placeholder=FormattedText([("fg:ansibrightblack", _PLACEHOLDER)]),
+                )
         finally:
             signal.signal(signal.SIGTERM, before)
 
@@ -83,8 +93,21 @@ def _history(path: Path) -> History:
     return FileHistory(str(path))
 
 
-def _completer(commands: Sequence[str]) -> Completer:
-    return WordCompleter([f"/{name}" for name in commands], sentence=True)
+class _Completer(Completer):
+    """Commands, and what may follow them."""
+
+    def __init__(self, complete: Complete) -> None:
+        self._complete = complete
+        self._paths = PathCompleter(expanduser=True)
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+        """Of the line up to the cursor."""
+        found = self._complete(document.text_before_cursor)
+        for word in found.words:
+            if word.startswith(found.typed):
+                yield Completion(word, start_position=-len(found.typed))
+        if found.files:
+            yield from self._paths.get_completions(Document(found.typed), complete_event)
 
 
 def _bindings() -> KeyBindings:
@@ -98,4 +121,17 @@ def _bindings() -> KeyBindings:
     def _(event: Any) -> None:
         event.current_buffer.insert_text("\n")
 
+    @bindings.add("enter", filter=Condition(_in_block))
+    def _(event: Any) -> None:
+        event.current_buffer.insert_text("\n")
+
+    @bindings.add("c-g")
+    def _(event: Any) -> None:
+        event.current_buffer.open_in_editor()
+
     return bindings
+
+
+def _in_block() -> bool:
+    """Whether what stands in the line so far begins a block that it does not end."""
+    return lines.is_open(get_app().current_buffer.text)

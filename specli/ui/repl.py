@@ -2,151 +2,213 @@
 
 from __future__ import annotations
 
-import difflib
-import re
-import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TextIO
+from typing import Protocol
 
 from specli.chat.answer import Answer
 from specli.chat.conversation import Message
-from specli.chat.text import safe_for_terminal
+from specli.chat.dialogue import Dialogue
+from specli.chat.keeper import Keeper
+from specli.chat.sessions import Session
 from specli.errors import SpecliError
 from specli.interrupts import Interrupts
-from specli.ui import terminal
+from specli.profiles import Key, Settings
+from specli.ui import commands, terminal
+from specli.ui.lines import messages
 from specli.ui.readout import Readout
-from specli.ui.report import report
+from specli.ui.screen import Screen
+from specli.ui.think import Think
 
-_COMMAND = re.compile(r"/([A-Za-z?]\w*)(?:\s+(.*))?", re.DOTALL)
-Ask = Callable[[Sequence[int], Callable[[], bool]], Answer]
-"""Starts an answer to prompt tokens; the second argument says when to stop."""
+__all__ = ["Chat", "LoadedModel", "Screen"]
 
-
-class Voice(Protocol):
-    """What turns messages into prompt tokens."""
-
-    def tokens(self, messages: Sequence[Message]) -> list[int]: ...
+_DOUBLE = 1.0  # seconds in which a second Ctrl-C is the first one, pressed with feeling
 
 
-@dataclass(frozen=True, slots=True)
-class Model:
-    """What the loop needs of a loaded model. `cached` is how many tokens its cache holds."""
+class LoadedModel(Protocol):
+    """What the loop needs of a loaded model. All that changes it raises SpecliError, and leaves it as it was,
+    if it cannot be done; what is returned are lines to show."""
 
-    ask: Ask
-    voice: Voice
-    methods: Sequence[str]
-    n_ctx: int
-    cached: Callable[[], int]
-    raw: bool = False
+    @property
+    def name(self) -> str: ...
 
+    @property
+    def reference(self) -> str:
+        """What to load it by another time."""
+        ...
 
-@dataclass(frozen=True, slots=True)
-class Screen:
-    """Where things go, and how much of it. `interactive`: someone types, and gets a prompt."""
+    @property
+    def fingerprint(self) -> str: ...
 
-    out: TextIO
-    err: TextIO
-    interactive: bool
-    figures: bool = True
-    show_drafts: bool = False
+    @property
+    def settings(self) -> Settings: ...
 
-    def say(self, text: str = "") -> None:
-        """One line to stderr, dim where that can be shown."""
-        lines = [safe_for_terminal(with_symbols) for with_symbols in self._fitted(text)]
-        for each in lines:
-            styled = terminal.styled(each, terminal.DIM, on=terminal.has_colour(self.err))
-            self.err.write(styled + "\n")
-        self.err.flush()
+    @property
+    def methods(self) -> Sequence[str]: ...
 
-    def complain(self, text: str) -> None:
-        """One line on what went wrong."""
-        safe = safe_for_terminal(terminal.with_fallbacks(text, self.err))
-        self.err.write(f"specli: {safe}\n")
-        self.err.flush()
+    @property
+    def n_ctx(self) -> int: ...
 
-    def _fitted(self, text: str) -> list[str]:
-        lines = terminal.with_fallbacks(text, self.err).split("\n")
-        if not terminal.is_terminal(self.err):
-            return lines
-        room = max(20, terminal.columns(self.err) - 1)
-        return [part for line in lines for part in textwrap.wrap(line, room, break_on_hyphens=False) or [""]]
+    @property
+    def room(self) -> int:
+        """Tokens that a prompt should leave for its answer."""
+        ...
 
+    @property
+    def raw(self) -> bool:
+        """Whether text is continued instead of questions answered."""
+        ...
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """Something to type after a slash. `run` gets what follows its name; False ends the chat."""
+    def cached(self) -> int:
+        """How many tokens its cache holds."""
+        ...
 
-    name: str
-    argument: str
-    help: str
-    run: Callable[[str], bool]
+    def about(self) -> list[str]:
+        """What is loaded, and where it runs."""
+        ...
+
+    def tokens(self, messages: Sequence[Message]) -> list[int]:
+        """The prompt for an answer to `messages`."""
+        ...
+
+    def count(self, text: str) -> int:
+        """How many tokens a text is."""
+        ...
+
+    def owns(self, message: Message) -> bool:
+        """Whether the tokens of a message can be this model's."""
+        ...
+
+    def ask(self, tokens: Sequence[int], stop: Callable[[], bool], answers: int) -> Answer:
+        """Start the answer to prompt tokens. `stop()`: when to end it. `answers`: how many there were before."""
+        ...
+
+    def set(self, changes: Mapping[Key, object]) -> list[str]:
+        """Change settings; None puts one back to what the profile says."""
+        ...
+
+    def draft_with(self, types: str) -> list[str]:
+        """Change who drafts."""
+        ...
+
+    def use_profile(self, name: str) -> list[str]: ...
+
+    def use_model(self, reference: str) -> list[str]:
+        """Load another one in its place."""
+        ...
+
+    def keep_cache(self, name: str, *, asked: bool) -> list[str]:
+        """Keep what is cached for the session `name`. `asked`: even if it is hardly worth it."""
+        ...
+
+    def forget_cache(self, name: str) -> None:
+        """Nothing is kept for the session `name` any more."""
+        ...
+
+    def recall_cache(self, name: str) -> list[str]:
+        """Take back what was kept for the session `name`."""
+        ...
 
 
 @dataclass(slots=True)
 class Chat:
     """One conversation in a terminal, or over pipes."""
 
-    model: Model
+    model: LoadedModel
     screen: Screen
-    system: str | None = None
-    messages: list[Message] = field(default_factory=list)
+    keeper: Keeper
+    dialogue: Dialogue = field(default_factory=Dialogue)
     answers: list[Answer] = field(default_factory=list)
+    think: Think = "fold"  # what becomes of reasoning
     ended_by: int | None = None  # exit code of the signal that ended it
+    _unsaved: str = ""  # why saving failed, once that was said
 
     def run(self, lines: Iterable[str]) -> int:
         """Answer line by line to the end of `lines`; returns the exit code."""
-        for line in lines:
-            if not line.strip():
+        for typed in messages(lines):
+            if not typed.text.strip():
                 continue
-            match = _COMMAND.fullmatch(line.strip())
-            if match:
-                if not self._command(match[1].lower(), (match[2] or "").strip()):
-                    break
-            else:
-                self._answer(line)
-                if self.ended_by is not None:
-                    return self.ended_by
+            command = None if typed.block else commands.parsed(typed.text)
+            if command is None:
+                self.ask(typed.text)
+            elif not commands.execute(self, command):
+                break
+            if self.ended_by is not None:
+                return self.ended_by
+        self._leave()
         return 0
+
+    def _leave(self) -> None:
+        name = self.keeper.name
+        if name is None or not self.dialogue.messages:
+            return
+        for line in self.model.keep_cache(name, asked=False):
+            self.screen.say(line)
+        if self.screen.interactive and self.screen.figures:
+            self.screen.say(f"saved as {name}; specli chat --continue goes on with it")
 
     # -- turns ----------------------------------------------------------------------------------
 
-    def _answer(self, text: str) -> None:
-        if self.model.raw and self.messages:
-            text = "\n" + text
-        self.messages.append(Message("user", text))
+    def ask(self, text: str) -> None:
+        """Put a question, with the files that wait, and show the answer."""
+        self.dialogue.ask(text)
+        self.save()
+        self._respond(self.dialogue.take_back_question)
+
+    def answer_again(self) -> None:
+        """Another answer to the last question, with the next seed."""
+        before = self.dialogue.last_answer if not self.dialogue.unanswered else None
+        if not self.dialogue.take_back_answer():
+            self.screen.complain("nothing was asked yet")
+            return
+        self._respond(lambda: self.dialogue.answer(before) if before is not None else None)
+
+    def _respond(self, give_up: Callable[[], object]) -> None:
+        """Answer the last question. `give_up` makes it as if that had not been wanted."""
         try:
             answer = self._stream(self._prompt())
         except SpecliError as error:
-            self.messages.pop()
+            give_up()
+            self.save()
             if not self.screen.interactive:
                 raise
-            room = "; /clear starts over" if self.messages else ""
-            self.screen.complain(f"{error}{room}")
+            self.screen.complain(f"{error}{'; /clear starts over' if self.dialogue.messages else ''}")
             return
         if answer.said or answer.finish != "interrupted":
-            self.messages.append(Message("assistant", answer.text, answer.said))
+            self.dialogue.answer(answer.message)
         else:
-            self.messages.pop()  # stopped before a word: as if it had not been asked
+            give_up()
         self.answers.append(answer)
+        self.save()
         self._after(answer)
 
     def _prompt(self) -> list[int]:
-        system = [Message("system", self.system)] if self.system and not self.model.raw else []
-        return self.model.voice.tokens([*system, *self.messages])
+        prompt = self.dialogue.prompt(self.model.tokens, self.model.n_ctx, self.model.room)
+        if prompt.left_out:
+            turns = (
+                "the oldest turn is" if prompt.left_out == 1 else f"the {prompt.left_out} oldest turns are"
+            )
+            stays = "; the system message stays" if self.dialogue.system and not self.model.raw else ""
+            self.screen.say(
+                f"the context of {self.model.n_ctx} tokens is full: {turns} left out from here on{stays}"
+            )
+        return prompt.tokens
 
     def _stream(self, tokens: Sequence[int]) -> Answer:
         screen = self.screen
         readout = Readout(
-            screen.out, screen.err, self.model.methods, figures=screen.figures, show_drafts=screen.show_drafts
-        )
-        with Interrupts() as interrupts, terminal.no_echo():
+            screen.out, screen.err, self.model.methods,
+            figures=screen.figures, page=True, markdown=screen.markdown and not self.model.raw,
+            show_drafts=screen.show_drafts, think=self.think,
+        )  # fmt: skip
+        with Interrupts(_DOUBLE if screen.interactive else 0.0) as interrupts, terminal.no_echo():
 
             def stop() -> bool:
                 readout.reading(self.model.cached(), len(tokens))
                 return interrupts.stop()
 
-            answer = self.model.ask(tokens, stop)
+            answer = self.model.ask(tokens, stop, self.dialogue.answers)
+            self.dialogue.answers += 1
             readout.begin(answer)
             try:
                 for step in answer:
@@ -162,7 +224,7 @@ class Chat:
         if answer.finish == "context":
             self.screen.complain(
                 f"the context is full ({self.model.n_ctx} tokens), so the answer was cut here; "
-                "/clear starts over, --ctx-size N makes room"
+                "--ctx-size N makes room for longer ones"
             )
         elif answer.finish == "interrupted" and self.screen.interactive:
             say("stopped; what was said so far is kept" if answer.said else "stopped before an answer began")
@@ -171,67 +233,56 @@ class Chat:
         if self.screen.interactive:
             say()
 
-    # -- commands -------------------------------------------------------------------------------
+    # -- keeping it -----------------------------------------------------------------------------
 
-    def commands(self) -> list[Command]:
-        """All commands, in the order in which help lists them."""
-        return [
-            Command("help", "", "this list", self._help),
-            Command("system", "[TEXT]", "show or set the system message; /system - removes it", self._system),
-            Command("clear", "", "forget the conversation", self._clear),
-            Command("stats", "", "figures of the last answer and of all", self._stats),
-            Command("exit", "", "end (also Ctrl-D)", self._exit),
-        ]
+    @property
+    def session(self) -> Session:
+        """The conversation as it is saved."""
+        return Session.of(self.dialogue, self.model.reference, self.model.fingerprint, self.keeper.named)
 
-    def _command(self, name: str, argument: str) -> bool:
-        names = {command.name: command for command in self.commands()}
-        names |= {"quit": names["exit"], "bye": names["exit"], "?": names["help"]}
-        found = names.get(name)
-        if found is None:
-            near = (
-                difflib.get_close_matches(name, names, 1, 0.4) or [n for n in names if n.startswith(name)][:1]
-            )
-            hint = f"did you mean /{near[0]}?" if near else "/help lists them all"
-            self.screen.complain(f"no command /{name}; {hint}")
-            return True
-        if argument and not found.argument:
-            self.screen.complain(f"/{found.name} takes nothing after it")
-            return True
-        return found.run(argument)
+    def save(self) -> None:
+        """Save the conversation, where that was not declined. A failure is said, once."""
+        if not self.keeper.saving or (self.keeper.name is None and not self.dialogue.messages):
+            return
+        try:
+            self.keeper.save(self.session)
+            self._unsaved = ""
+        except SpecliError as error:
+            if str(error) != self._unsaved:
+                self._unsaved = str(error)
+                self.screen.complain(f"this conversation is not being saved: {error}")
 
-    def _help(self, _: str) -> bool:
-        for command in self.commands():
-            self.screen.say(f"/{command.name} {command.argument}".ljust(16) + command.help)
-        if self.screen.interactive:
-            self.screen.say("Ctrl-C          stop an answer, or clear the line")
-            self.screen.say("Alt-Enter       start a new line")
-        return True
+    def begin_anew(self) -> None:
+        """Another conversation, with the same system message."""
+        self.keeper.leave()
+        self.dialogue = Dialogue(self.dialogue.system, self.dialogue.raw)
 
-    def _exit(self, _: str) -> bool:
-        return False
+    def changed_model(self, same: bool) -> None:
+        """Another model was loaded. `same`: only the way it runs is another."""
+        self.dialogue.raw = self.model.raw
+        self.dialogue.forget_tokens(lambda message: same)
+        self.save()
 
-    def _clear(self, _: str) -> bool:
-        self.messages.clear()
-        self.screen.say(
-            "the conversation is forgotten" + ("; the system message stays" if self.system else "")
+    def resume(self, name: str, *, quiet: bool = False) -> None:
+        """Go on with the session `name`. Raises SessionError if it cannot be read."""
+        session = self.keeper.resume(name)
+        same = session.fingerprint == self.model.fingerprint
+        self.dialogue = session.dialogue()
+        self.dialogue.raw = self.model.raw
+        self.dialogue.forget_tokens(lambda message: same and self.model.owns(message))
+        notices = self._about(name, session)
+        notices += (
+            self.model.recall_cache(name) if same else ["another model spoke before: all is read again"]
         )
-        return True
-
-    def _system(self, text: str) -> bool:
-        if self.model.raw:
-            self.screen.complain("raw text has no turns, so there is no system message")
-        elif not text:
-            self.screen.say(
-                f"system: {self.system}" if self.system else "no system message; /system TEXT sets one"
-            )
-        else:
-            self.system = None if text == "-" else text
-            self.screen.say(
-                "system message removed" if text == "-" else "system message set, from the next answer on"
-            )
-        return True
-
-    def _stats(self, _: str) -> bool:
-        for line in report(self.answers, self.model.cached(), self.model.n_ctx):
+        if self.dialogue.unanswered:
+            notices.append("its last question has no answer; /regen answers it")
+        for line in notices if not quiet else ():
             self.screen.say(line)
-        return True
+
+    def _about(self, name: str, session: Session) -> list[str]:
+        turns = f"{session.turns} turn{'s' if session.turns != 1 else ''}"
+        lines = [f"{name}, {turns}: {session.title}" if session.title else f"{name}, {turns}"]
+        if self.keeper.name is None:
+            after = "goes on under another name" if self.keeper.saving else "is not saved"
+            lines.append(f"{name} is open in another specli, so what is said here {after}")
+        return lines

@@ -1,0 +1,271 @@
+"""The loaded model of a chat, and what can be changed about it while the conversation goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from specli import profiles
+from specli.assembly import Generator
+from specli.casting import CastList
+from specli.chat.answer import Answer
+from specli.chat.conversation import Message
+from specli.engine.saved import CacheState, cache_key, give, prune, read_state, take, unsavable, write_state
+from specli.errors import SessionError, SpecliError, UsageError
+from specli.opening import Order, is_raw, open_generator
+from specli.paths import cache_dir
+from specli.profiles import Key, Settings
+from specli.rules import sampling_params
+from specli.ui.setting import CHANGEABLE
+
+MOST_KEPT = 2 << 30
+"""Bytes of caches that are kept for later; the oldest go first."""
+_WORTH = 512  # tokens: fewer are decoded again in no time
+
+
+class Loaded:
+    """Implements `ui.repl.LoadedModel` over a `Generator`. `say` gets the notices of what is loaded later."""
+
+    def __init__(self, order: Order, settings: Settings, say: Callable[[str], None]) -> None:
+        self._order = order
+        self._say = say
+        self._generator = open_generator(order, settings, say)
+        self._kept: tuple[str, tuple[int, ...]] | None = None  # the last cache written or read, by session
+
+    def close(self) -> None:
+        """Free everything."""
+        self._generator.close()
+
+    # -- what there is --------------------------------------------------------------------------
+
+    @property
+    def generator(self) -> Generator:
+        return self._generator
+
+    @property
+    def name(self) -> str:
+        return self._generator.model.name
+
+    @property
+    def reference(self) -> str:
+        return str(self._generator.model.path.absolute())
+
+    @property
+    def fingerprint(self) -> str:
+        return self._generator.model.header.fingerprint
+
+    @property
+    def settings(self) -> Settings:
+        return self._generator.settings
+
+    @property
+    def methods(self) -> Sequence[str]:
+        return self._generator.methods
+
+    @property
+    def n_ctx(self) -> int:
+        return self._generator.target.n_ctx
+
+    @property
+    def room(self) -> int:
+        """A quarter of the context, or as much as an answer may have."""
+        s = self.settings
+        quarter = self.n_ctx // 4
+        return (quarter if s.max_tokens is None else min(quarter, s.max_tokens)) + (s.fixed_width or 1)
+
+    @property
+    def raw(self) -> bool:
+        return is_raw(self._generator, self._order.raw)
+
+    def cached(self) -> int:
+        return len(self._generator.target.tokens)
+
+    def about(self) -> list[str]:
+        g = self._generator
+        draft = f" ({g.draft_model.name})" if g.draft_model is not None else ""
+        drafters = ", then ".join(g.methods)
+        width = self.settings.fixed_width
+        return [
+            f"model: {self.reference}",
+            f"  {g.placement}, context {self.n_ctx}" + (f", exact, width {width}" if width else ""),
+            f"  {drafters}{draft} drafts" if drafters else "  no drafting",
+        ]
+
+    # -- answering ------------------------------------------------------------------------------
+
+    def tokens(self, messages: Sequence[Message]) -> list[int]:
+        prompter = self._generator.prompter
+        if self.raw:
+            return prompter.plain(messages)
+        return prompter.tokens(messages)
+
+    def count(self, text: str) -> int:
+        return len(self._generator.model.vocab.tokenize(text))
+
+    def owns(self, message: Message) -> bool:
+        n = self._generator.model.vocab.n_tokens
+        return all(0 <= token < n for token in message.tokens or ())
+
+    def ask(self, tokens: Sequence[int], stop: Callable[[], bool], answers: int) -> Answer:
+        self._generator.reset_seed(answers)
+        return self._generator.answer(tokens, stop)
+
+    # -- changing -------------------------------------------------------------------------------
+
+    def set(self, changes: Mapping[Key, object]) -> list[str]:
+        given = {**self._order.given, **{key.attribute: value for key, value in changes.items()}}
+        order = replace(self._order, given=given)
+        self._change(self._resolved(order))
+        self._order = order
+        return []
+
+    def draft_with(self, types: str) -> list[str]:
+        order = replace(self._order, given={**self._order.given, "types": [types]})
+        settings = self._resolved(order)
+        try:
+            self._change(settings)
+        except _NotLoaded:
+            self._say(f"loading {self.name} again for that")
+            self._load(order, settings)
+        self._order = order
+        return []
+
+    def use_profile(self, name: str) -> list[str]:
+        order = replace(self._order, profile=name)
+        wanted = self._resolved(order)
+        fixed = [key for key in profiles.KEYS if _at_load(key)]
+        different = [k.name for k in fixed if _value(wanted, k) != _value(self.settings, k)]
+        now: dict[str, Any] = {k.attribute: _value(self.settings, k) for k in fixed}
+        settings = replace(wanted, **now)
+        try:
+            self._change(settings)
+        except _NotLoaded:
+            self._say(f"loading {self.name} again for that")
+            self._load(order, settings)
+        self._order = order
+        later = ", ".join(different)
+        return [f"{later}: as before, the profile's own from the next start on"] if later else []
+
+    def use_model(self, reference: str) -> list[str]:
+        order = replace(self._order, given={**self._order.given, "model": reference, "draft_model": None})
+        settings = replace(order.settings(), draft_model=None)
+        dropped = self._generator.draft_model
+        self._load(order, settings)
+        self._order = order
+        return (
+            [] if dropped is None else [f"{dropped.name} no longer drafts: it was chosen for another model"]
+        )
+
+    def _resolved(self, order: Order) -> Settings:
+        """What `order` comes to with this model, as tuned where that holds."""
+        profile = profiles.load(order.profile)
+        tuned = self._generator.request.tuned
+        if tuned is not None and order.profile == self._order.profile:
+            profile = tuned.over(profile)
+        return profiles.resolve(profile, order.given)
+
+    def _change(self, settings: Settings) -> None:
+        """Change what can be changed in place. Raises _NotLoaded for a drafter that is not there."""
+        g, before = self._generator, self._generator.settings
+        sampling_params(settings, g.model.vocab)  # raises for a bias on what is no token
+        CastList(g.request).methods(settings, lambda _: None)  # and for who lacks what it needs
+        seeded = settings.seed is not None
+        same = all(_value(settings, k) == _value(before, k) for k in profiles.KEYS if k.section == "spec")
+        if seeded and settings.seed != before.seed:
+            g.seed = int(settings.seed or 0)
+        if same and seeded == g.seeded:
+            g.settings = settings
+            return
+        g.seeded = seeded
+        try:
+            g.reset(settings, keep=g.target.tokens)
+        except UsageError as error:
+            g.reset(before, keep=g.target.tokens)
+            raise _NotLoaded(str(error)) from error
+
+    def _load(self, order: Order, settings: Settings) -> None:
+        """Load as `order` says; if that fails, what was loaded before is loaded again."""
+        before, state = self._generator.settings, self._state()
+        model, key = self._generator.request.model, self._key()
+        self._generator.close()
+        try:
+            self._generator = open_generator(order, settings, self._say)
+        except BaseException:
+            self._generator = open_generator(self._order, replace(before, model=str(model)), lambda _: None)
+            raise
+        finally:
+            if state is not None and self._key() == key:
+                give(self._generator.target, state)
+
+    # -- caches on the disk ---------------------------------------------------------------------
+
+    def keep_cache(self, name: str, *, asked: bool) -> list[str]:
+        tokens = tuple(self._generator.target.tokens)
+        exact = self.settings.fixed_width is not None
+        if not tokens or self._kept == (name, tokens) or not (asked or exact or len(tokens) >= _WORTH):
+            return []
+        try:
+            state = self._state()
+            if state is None or state.size > MOST_KEPT:
+                return [f"what was decoded is not kept: {self._why_not(state)}"] if asked else []
+            write_state(_cache_file(name), state, self._key())
+            prune(_cache_file(name).parent, MOST_KEPT)
+            self._kept = (name, tokens)
+        except SpecliError as error:
+            return [f"what was decoded is not kept: {error}"]
+        return []
+
+    def _why_not(self, state: CacheState | None) -> str:
+        if state is None:
+            return unsavable(self._generator.target) or "there is nothing"
+        return f"it has {state.size >> 20} MiB, and {MOST_KEPT >> 30} GiB is the most"
+
+    def forget_cache(self, name: str) -> None:
+        with suppress(OSError):
+            _cache_file(name).unlink()
+
+    def recall_cache(self, name: str) -> list[str]:
+        target = self._generator.target
+        try:
+            problem = unsavable(target)
+            if problem:
+                raise SessionError(problem)
+            state = read_state(_cache_file(name), self._key())
+            if state is None:
+                return []
+            if not give(target, state):
+                raise SessionError("the library does not take it back")
+        except SessionError as error:
+            return [f"the conversation is read again with the next question: {error}"]
+        self._kept = (name, state.tokens)
+        return []
+
+    def _state(self) -> CacheState | None:
+        target = self._generator.target
+        return take(target) if target.tokens and unsavable(target) is None else None
+
+    def _key(self) -> dict[str, str]:
+        g = self._generator
+        return cache_key(g.target, g.chunk, g.settings.fixed_width)
+
+
+class _NotLoaded(UsageError):
+    """A drafter that has to be loaded first."""
+
+
+def _at_load(key: Key) -> bool:
+    """Whether a key counts only when a model is loaded."""
+    if key.name in ("description", "system", "types"):
+        return False
+    return key not in CHANGEABLE
+
+
+def _value(settings: Settings, key: Key) -> object:
+    return getattr(settings, key.attribute)
+
+
+def _cache_file(name: str) -> Path:
+    return cache_dir() / "sessions" / f"{name}.cache"

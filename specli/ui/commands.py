@@ -1,0 +1,264 @@
+"""What can be typed after a slash: the list, and the commands that act on the conversation."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from specli.chat.attached import read_attached
+from specli.chat.sessions import checked_name
+from specli.errors import SpecliError
+from specli.ui import clipboard, looking, setting
+from specli.ui.command import Command
+from specli.ui.editor import edited
+from specli.ui.report import report
+
+if TYPE_CHECKING:
+    from specli.ui.repl import Chat
+
+_COMMAND = re.compile(r"/([A-Za-z?]\w*)(?:\s+(.*))?", re.DOTALL)
+_ALIASES = {"quit": "exit", "bye": "exit", "?": "help", "retry": "regen"}
+_LISTED = 20
+_KEYS = (
+    ("Ctrl-C", "stop an answer, or clear the line"),
+    ("Ctrl-G", "edit the line in your editor"),
+    ("Tab", "complete commands, files and names"),
+    ("Alt-Enter", "start a new line; so does Enter between " + '"""' + " and " + '"""'),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A command as typed."""
+
+    name: str
+    argument: str
+
+
+def parsed(line: str) -> Call | None:
+    """The command that `line` calls; None if it is a message."""
+    match = _COMMAND.fullmatch(line.strip())
+    return None if match is None else Call(match[1].lower(), (match[2] or "").strip())
+
+
+def execute(chat: Chat, call: Call) -> bool:
+    """Run a command. False: the chat is to end. What cannot be done is said, and nothing is lost."""
+    found = _find(call.name)
+    if found is None:
+        names = [*(command.name for command in COMMANDS), *_ALIASES]
+        near = difflib.get_close_matches(call.name, names, 1, 0.4)
+        near = near or [name for name in names if name.startswith(call.name)][:1]
+        hint = f"did you mean /{near[0]}?" if near else "/help lists them all"
+        chat.screen.complain(f"no command /{call.name}; {hint}")
+        return True
+    if call.argument and not found.argument:
+        chat.screen.complain(f"/{found.name} takes nothing after it")
+        return True
+    try:
+        return found.run(chat, call.argument) is not False
+    except SpecliError as error:
+        chat.screen.complain(str(error))
+        return True
+
+
+def _find(name: str) -> Command | None:
+    name = _ALIASES.get(name, name)
+    return next((command for command in COMMANDS if command.name == name), None)
+
+
+# -- the program --------------------------------------------------------------------------------
+
+
+def _help(chat: Chat, _: str) -> None:
+    for command in COMMANDS:
+        chat.screen.say(f"/{command.name} {command.argument}".ljust(18) + command.help)
+    for key, what in _KEYS if chat.screen.interactive else ():
+        chat.screen.say(key.ljust(18) + what)
+
+
+def _exit(chat: Chat, _: str) -> bool:
+    return False
+
+
+def _stats(chat: Chat, _: str) -> None:
+    for line in report(chat.answers, chat.model.cached(), chat.model.n_ctx):
+        chat.screen.say(line)
+
+
+# -- turns --------------------------------------------------------------------------------------
+
+
+def _regen(chat: Chat, _: str) -> None:
+    if chat.model.settings.temp == 0 and chat.dialogue.last_answer is not None:
+        chat.screen.say("at temperature 0 the answer is the same each time; /set temp 0.8 varies it")
+    chat.answer_again()
+
+
+def _undo(chat: Chat, _: str) -> None:
+    question = chat.dialogue.take_back_question()
+    if question is None:
+        chat.screen.complain("nothing to take back")
+        return
+    chat.save()
+    words = " ".join(question.text.split())
+    chat.screen.say(f"taken back: {words if len(words) <= 60 else words[:59] + '…'}")
+
+
+def _edit(chat: Chat, _: str) -> None:
+    question = chat.dialogue.last_question
+    if not chat.screen.interactive:
+        chat.screen.complain("/edit needs a terminal")
+    elif question is None:
+        chat.screen.complain("nothing was asked yet")
+    else:
+        text = edited(question.text)
+        if not text.strip() or text == question.text:
+            chat.screen.say("nothing was changed")
+            return
+        chat.dialogue.take_back_question()
+        chat.dialogue.files[:0] = question.files
+        chat.ask(text)
+
+
+def _read(chat: Chat, name: str) -> None:
+    if not name:
+        chat.screen.complain("/read FILE: which file?")
+        return
+    if len(name) > 1 and name[0] == name[-1] and name[0] in "\"'":
+        name = name[1:-1]
+    file = read_attached(Path(name))
+    chat.dialogue.files.append(file)
+    size = chat.model.count(file.text)
+    chat.screen.say(f"{file.name} ({size} tokens) goes with the next question")
+
+
+def _copy(chat: Chat, _: str) -> None:
+    answer = chat.dialogue.last_answer
+    if answer is None:
+        chat.screen.complain("there is no answer to copy yet")
+        return
+    text = chat.answers[-1].text if chat.answers else answer.text
+    if not clipboard.copy(text, (chat.screen.out, chat.screen.err)):
+        chat.screen.complain("/copy hands the answer to the terminal's clipboard; there is no terminal here")
+        return
+    some = "all that allow it" if len(text.encode("utf-8", "replace")) <= clipboard.MOST else "some"
+    chat.screen.say(f"{len(text)} characters went to the terminal's clipboard (OSC 52, which {some} take)")
+
+
+# -- the conversation ---------------------------------------------------------------------------
+
+
+def _clear(chat: Chat, _: str) -> None:
+    name = chat.keeper.name
+    chat.begin_anew()
+    stays = "; the system message stays" if chat.dialogue.system else ""
+    back = f"; /load {name} brings it back" if name is not None else ""
+    chat.screen.say(f"the conversation is forgotten{stays}{back}")
+
+
+def _system(chat: Chat, text: str) -> None:
+    dialogue, screen = chat.dialogue, chat.screen
+    if chat.model.raw:
+        screen.complain("raw text has no turns, so there is no system message")
+    elif not text:
+        screen.say(
+            f"system: {dialogue.system}" if dialogue.system else "no system message; /system TEXT sets one"
+        )
+    else:
+        dialogue.system = None if text == "-" else text
+        chat.save()
+        screen.say("system message removed" if text == "-" else "system message set, from the next answer on")
+
+
+def _save(chat: Chat, name: str) -> None:
+    before, named = chat.keeper.name, chat.keeper.named
+    if name:
+        chat.keeper.save_as(checked_name(name), chat.session)
+    elif not chat.dialogue.messages:
+        chat.screen.complain("nothing was said yet, so there is nothing to save")
+        return
+    chat.keeper.saving = True
+    chat.keeper.save(chat.session)
+    name = chat.keeper.name or name
+    if before is not None and before != name and not named:
+        chat.model.forget_cache(before)
+    lines = chat.model.keep_cache(name, asked=True)
+    chat.screen.say(f"saved as {name} in {chat.keeper.shelf.folder}")
+    for line in lines:
+        chat.screen.say(line)
+
+
+def _load(chat: Chat, name: str) -> None:
+    if not name:
+        chat.screen.complain("/load NAME: which one? /sessions lists them")
+        return
+    chat.resume(name)
+
+
+def _sessions(chat: Chat, _: str) -> None:
+    found = chat.keeper.shelf.listing(_LISTED)
+    if not found:
+        chat.screen.say("no conversation is saved yet")
+    for each in found:
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.changed))
+        here = " (this one)" if each.name == chat.keeper.name else ""
+        if each.session is None:
+            chat.screen.complain(each.problem)
+            continue
+        turns = f"{each.session.turns} turn{'s' if each.session.turns != 1 else ''}"
+        chat.screen.say(f"{each.name}{here} · {when} · {turns} · {each.session.title}")
+    more = len(chat.keeper.shelf.names()) - len(found)
+    if more > 0:
+        chat.screen.say(f"and {more} older ones in {chat.keeper.shelf.folder}")
+
+
+def _session_names(chat: Chat, _: str) -> Iterable[str]:
+    return chat.keeper.shelf.names()
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command("help", "", "this list", _help),
+    Command("system", "[TEXT]", "show or set the system message; /system - removes it", _system),
+    Command("read", "FILE", "put a file before the next question", _read, files=True),
+    Command("regen", "", "answer the last question again, with the next seed", _regen),
+    Command("undo", "", "take back the last question and its answer", _undo),
+    Command("edit", "", "edit the last question in your editor, and answer it again", _edit),
+    Command("copy", "", "copy the last answer to the clipboard", _copy),
+    Command("clear", "", "begin a new conversation", _clear),
+    Command("save", "[NAME]", "save now, under a name if given", _save, _session_names),
+    Command("load", "NAME", "go on with a saved conversation", _load, _session_names),
+    Command("sessions", "", "the saved conversations, the latest first", _sessions),
+    *setting.COMMANDS,
+    Command("stats", "", "figures of the last answer and of all", _stats),
+    *looking.COMMANDS,
+    Command("exit", "", "end (also Ctrl-D)", _exit),
+)
+"""All commands, in the order in which help lists them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What may stand in place of the last `typed` of a line. `files`: names of files may, too."""
+
+    typed: str
+    words: tuple[str, ...] = ()
+    files: bool = False
+
+
+def completion(chat: Chat, line: str) -> Completion:
+    """What Tab offers behind `line`."""
+    name, space, argument = line.partition(" ")
+    if not line.startswith("/"):
+        return Completion("")
+    if not space:
+        return Completion(name, tuple(f"/{command.name}" for command in COMMANDS))
+    found = _find(name[1:].lower())
+    if found is None:
+        return Completion("")
+    words = found.choices(chat, argument) if found.choices is not None else ()
+    return Completion(argument, tuple(words), found.files)

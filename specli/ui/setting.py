@@ -1,0 +1,166 @@
+"""The commands of a chat that change how it answers: settings, profile, who drafts, which model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from specli import profiles
+from specli.errors import UsageError
+from specli.settings import GRAMMARS, KEYS, TYPES, Key, did_you_mean, find
+from specli.ui.command import Command
+
+if TYPE_CHECKING:
+    from specli.ui.repl import Chat
+
+_TRUE, _FALSE = ("true", "on", "yes"), ("false", "off", "no")
+_DEFAULT = "default"
+
+
+def _changes(key: Key) -> bool:
+    """Whether a key can be changed while the model stays loaded."""
+    if key.section == "sampling":
+        return key.name not in GRAMMARS
+    return key.section == "spec" and key.name not in ("types", "exact", "exact-width", "same-vocab")
+
+
+CHANGEABLE: tuple[Key, ...] = tuple(key for key in KEYS if _changes(key))
+_ELSEWHERE = {"system": "/system", "types": "/spec", "model": "/model"}
+
+
+def value_of(key: Key, text: str) -> object:
+    """What a typed value stands for, before it is checked: None for the profile's own."""
+    if text == _DEFAULT:
+        return None
+    if key.kind == "bool":
+        return True if text.lower() in _TRUE else False if text.lower() in _FALSE else text
+    if key.kind in ("int", "float"):
+        for number in (int, float):
+            try:
+                return number(text)
+            except ValueError:
+                continue
+    if key.kind == "texts":
+        return _list(text)
+    return text.split() if key.kind == "table" else text
+
+
+def _list(text: str) -> object:
+    """A list as JSON writes it, or one text as it is."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return [text]
+    return found if isinstance(found, list) else [text]
+
+
+def _set(chat: Chat, argument: str) -> None:
+    name, _, text = argument.partition(" ")
+    if not name:
+        chat.screen.say("what can be set now (/set KEY VALUE; the value default takes it back):")
+        for each in CHANGEABLE:
+            chat.screen.say(f"{_now(chat, each):30}  {each.help}")
+        return
+    key = find(name)
+    if key is None:
+        known = [each.name for each in CHANGEABLE]
+        raise UsageError(
+            f"nothing is called {name}{did_you_mean(name, known, '{}')}; /set alone lists all keys"
+        )
+    if key.name in _ELSEWHERE:
+        raise UsageError(f"{key.name} is changed by {_ELSEWHERE[key.name]}")
+    if key not in CHANGEABLE:
+        raise UsageError(
+            f"{key.name} counts when a model is loaded: leave, and go on with specli chat --continue {key.flag} …"
+        )
+    text = text.strip()
+    if not text:
+        chat.screen.say(f"{_now(chat, key)}  {key.help}: {key.bounds}")
+        return
+    lines = chat.model.set({key: value_of(key, text)})
+    chat.screen.say(_now(chat, key))
+    for line in lines:
+        chat.screen.say(line)
+
+
+def _now(chat: Chat, key: Key) -> str:
+    return f"{key.name} = {key.show(getattr(chat.model.settings, key.attribute))}"
+
+
+def _set_choices(chat: Chat, typed: str) -> Iterable[str]:
+    name, space, _ = typed.partition(" ")
+    if not space:
+        return [key.name for key in CHANGEABLE]
+    key = find(name)
+    if key is None:
+        return []
+    values = key.choices or (("true", "false") if key.kind == "bool" else ())
+    return [f"{name} {value}" for value in (*values, _DEFAULT)]
+
+
+def _show(chat: Chat, _: str) -> None:
+    say, dialogue, settings = chat.screen.say, chat.dialogue, chat.model.settings
+    for line in chat.model.about():
+        say(line)
+    say(f"profile: {settings.profile}")
+    given = [key for key in KEYS if key.section and settings.origin(key.name) != "default"]
+    for key in given:
+        say(
+            f"  {_now(chat, key)} (from {'flag or /set' if settings.origin(key.name) == 'flag' else 'profile'})"
+        )
+    say(f"system: {dialogue.system}" if dialogue.system and not chat.model.raw else "no system message")
+    out = sum(m.role == "user" for m in dialogue.messages[: dialogue.first])
+    left_out = f", the {out} oldest left out of the context" if out else ""
+    name = f"saved as {chat.keeper.name}" if chat.keeper.name else "not saved"
+    say(f"conversation: {dialogue.turns} turn{'s' if dialogue.turns != 1 else ''}{left_out}, {name}")
+    say(f"context: {chat.model.cached()} of {chat.model.n_ctx} tokens")
+    for file in dialogue.files:
+        say(f"with the next question: {file.name}")
+
+
+def _profile(chat: Chat, name: str) -> None:
+    before = chat.model.settings.system
+    lines = chat.model.use_profile(name) if name else []
+    if chat.dialogue.system == before:  # else it was chosen for this conversation
+        chat.dialogue.system = chat.model.settings.system
+    chat.screen.say(f"profile: {chat.model.settings.profile}")
+    for line in lines:
+        chat.screen.say(line)
+
+
+def _profiles(chat: Chat, _: str) -> Iterable[str]:
+    return [entry.name for entry in profiles.available() if entry.problem is None]
+
+
+def _spec(chat: Chat, types: str) -> None:
+    lines = chat.model.draft_with(types) if types else []
+    for line in lines:
+        chat.screen.say(line)
+    methods = ", then ".join(chat.model.methods)
+    chat.screen.say(f"{methods} drafts" if methods else "nothing drafts: plain decoding")
+
+
+def _types(chat: Chat, typed: str) -> Iterable[str]:
+    before = typed.rpartition(",")[0]
+    return [f"{before},{name}" if before else name for name in TYPES]
+
+
+def _model(chat: Chat, reference: str) -> None:
+    if reference:
+        before = chat.model.fingerprint
+        lines = chat.model.use_model(reference)
+        chat.changed_model(chat.model.fingerprint == before)
+        for line in lines:
+            chat.screen.say(line)
+    for line in chat.model.about():
+        chat.screen.say(line)
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command("model", "[MODEL]", "show the model, or load another in its place", _model, files=True),
+    Command("spec", "[TYPE]", "show or change who drafts (several: TYPE,TYPE)", _spec, _types),
+    Command("profile", "[NAME]", "show or change the profile", _profile, _profiles),
+    Command("set", "[KEY VALUE]", "list what can be set, or set it", _set, _set_choices),
+    Command("show", "", "model, settings and conversation", _show),
+)
