@@ -124,7 +124,7 @@ class Answer:
         for i, token in enumerate(cycle.tokens):
             text = self._stream.feed((token,))
             if text:
-                spans += self._split(text, cycle.draft.method if i < cycle.verdict.accepted else "")
+                spans += self._split(text, _method(cycle, i))
             if self.thinking:
                 self.reasoning_tokens += 1
                 since = self.timing.started + (self.timing.first_token_s or 0.0)
@@ -167,6 +167,11 @@ class Answer:
     def thinking(self) -> bool:
         """Whether the model is in the midst of its reasoning."""
         return self._splitter is not None and self._splitter.inside
+
+    @property
+    def reasoning_tags(self) -> tuple[str, str]:
+        """What opens and closes the reasoning; empty where the model does not mark any."""
+        return ("", "") if self._thinking is None else (self._thinking.tags.open, self._thinking.tags.close)
 
     @property
     def whole_text(self) -> str:
@@ -243,3 +248,11 @@ class Answer:
         if self._rules.exact_width is None and isinstance(self._pacer, ProfitPacer):
             return self._pacer.costs.measured(1)
         return None
+
+
+def _method(cycle: Cycle, i: int) -> str:
+    """Who drafted the cycle's token `i`; empty for the target's own."""
+    if i >= cycle.verdict.accepted:
+        return ""
+    tree = cycle.draft.tree
+    return cycle.draft.method if tree is None else tree.methods[cycle.verdict.path[i]]

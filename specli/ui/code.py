@@ -1,0 +1,101 @@
+"""Code, line by line, coloured as its language has it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from specli.ui import terminal
+from specli.ui.layout import Item, Run
+
+_AT_ONCE = 200  # lines of context that a line is read with, at most
+
+
+class Highlighter:
+    """Colours the lines of one code block in turn. `language`: as the fence names it.
+
+    Each line is read with those before it, from the last place where nothing was open: a line that begins
+    at the left edge and not inside a string or a comment.
+    """
+
+    def __init__(self, language: str, colour: bool) -> None:
+        self._lexer = _lexer(language)
+        self._styles = _COLOURED if colour else _PLAIN
+        self._context: list[str] = []
+
+    def line(self, text: str) -> list[Item]:
+        """A whole line, without its newline, in its styles."""
+        if self._lexer is None:
+            return [Run(text, free=True)]
+        if text and not text[0].isspace() and self._closed():
+            self._context.clear()
+        self._context.append(text)
+        del self._context[:-_AT_ONCE]
+        return [Run(word, self._style(kind), free=True) for kind, word in self._last_line()]
+
+    def _tokens(self) -> list[tuple[Any, str]]:
+        assert self._lexer is not None
+        return list(self._lexer.get_tokens("\n".join(self._context) + "\n"))
+
+    def _closed(self) -> bool:
+        """Whether the last line ends outside of strings and comments."""
+        if not self._context:
+            return True
+        kind, word = self._tokens()[-1]
+        return word.strip("\n") == "" and str(kind).split(".")[1] in ("Text", "Whitespace")
+
+    def _last_line(self) -> list[tuple[Any, str]]:
+        """Kind and text of the words in it."""
+        found: list[tuple[Any, str]] = []
+        wanted = self._context[-1]
+        length = len(wanted) + 1
+        for kind, word in reversed(self._tokens()):
+            if length <= 0:
+                break
+            found.append((kind, word[-length:].rstrip("\n")))
+            length -= len(word)
+        found.reverse()
+        if "".join(word for _, word in found) != wanted:  # a lexer that alters what it reads
+            return [(None, wanted)]
+        return [(kind, word) for kind, word in found if word]
+
+    def _style(self, kind: Any) -> str:
+        name = str(kind)
+        return next((style for prefix, style in self._styles if name.startswith(prefix)), "")
+
+
+_COLOURED = (
+    ("Token.Comment", f"{terminal.DIM};{terminal.ITALIC}"),
+    ("Token.Keyword.Constant", terminal.CYAN),
+    ("Token.Keyword", terminal.MAGENTA),
+    ("Token.Operator.Word", terminal.MAGENTA),
+    ("Token.Literal.String", terminal.GREEN),
+    ("Token.Literal", terminal.CYAN),
+    ("Token.Name.Function", terminal.BOLD),
+    ("Token.Name.Class", terminal.BOLD),
+    ("Token.Name.Tag", terminal.MAGENTA),
+    ("Token.Name.Builtin", terminal.CYAN),
+    ("Token.Name.Attribute", terminal.CYAN),
+    ("Token.Generic.Deleted", terminal.RED),
+    ("Token.Generic.Inserted", terminal.GREEN),
+    ("Token.Generic.Heading", terminal.BOLD),
+    ("Token.Generic.Subheading", terminal.CYAN),
+)
+_PLAIN = (
+    ("Token.Comment", terminal.ITALIC),
+    ("Token.Keyword", terminal.BOLD),
+    ("Token.Name.Function", terminal.BOLD),
+    ("Token.Name.Class", terminal.BOLD),
+)
+
+
+def _lexer(language: str) -> Any:
+    """The lexer of that name, None where there is none."""
+    if not language:
+        return None
+    from pygments.lexers import get_lexer_by_name
+    from pygments.util import ClassNotFound
+
+    try:
+        return get_lexer_by_name(language, stripnl=False, ensurenl=False)
+    except ClassNotFound:
+        return None
