@@ -305,6 +305,7 @@ def test_the_shell_completes_commands_options_models_profiles_and_methods(tmp_pa
     assert complete("specli exp") == ["export", "explain"]
     assert "--spec-type" in complete("specli chat --spec-t")
     assert complete("specli chat -m tests/models/tiny-d") == ["tests/models/tiny-draft.gguf"]
+    assert complete("specli chat -m tests/mod") == []  # a folder: the shell completes it
     assert complete("specli chat -m tiny", **own) == ["tiny-one"]
     assert complete("specli run --profile cod", **own) == ["code"]
     assert complete("specli chat --spec-type ngram-simple,draft-m") == [

@@ -21,7 +21,7 @@ def models(incomplete: str) -> list[str]:
     """Aliases of the config, repositories that Hugging Face's cache holds, GGUF files and folders."""
     if incomplete.startswith("-"):
         return []
-    return _beginning(incomplete, [*_aliases(), *_repositories(), *_files(incomplete, ".gguf")])
+    return _or_the_shell(incomplete, [*_aliases(), *_repositories(), *_files(incomplete, ".gguf")])
 
 
 def profiles(incomplete: str) -> list[str]:
@@ -29,7 +29,7 @@ def profiles(incomplete: str) -> list[str]:
     from specli.profiles import available
 
     names = [entry.name for entry in available()]
-    return _beginning(incomplete, [*names, *(_files(incomplete, ".toml") if _is_path(incomplete) else ())])
+    return _or_the_shell(incomplete, [*names, *(_files(incomplete, ".toml") if _is_path(incomplete) else ())])
 
 
 def spec_types(incomplete: str) -> list[str]:
@@ -73,6 +73,12 @@ def engines(incomplete: str) -> list[str]:
 
 def _beginning(incomplete: str, words: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(word for word in words if word.startswith(incomplete)))[:MOST]
+
+
+def _or_the_shell(incomplete: str, words: Iterable[str]) -> list[str]:
+    """Those that fit; nothing where only folders do, which the shell itself completes better: no space behind."""
+    found = _beginning(incomplete, words)
+    return [] if all(word.endswith("/") for word in found) else found
 
 
 def _aliases() -> list[str]:

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 WIDEST = 96
 """Cells of a line at most: longer ones are hard to read."""
 
+_STYLES = {
+    "markdown.h1": "bold", "markdown.h2": "bold", "markdown.h3": "italic", "markdown.code": "cyan",
+    "markdown.table.border": "dim", "markdown.table.header": "bold",
+}  # fmt: skip
+
 
 def explain(
     topic: Annotated[
@@ -65,9 +70,13 @@ def _echo(line: str) -> None:
 def _render(text: str) -> None:
     """Print Markdown for someone who looks on: links as words, headings at the left."""
     from rich.console import Console
+    from rich.theme import Theme
 
     console = Console(
-        width=min(columns(sys.stdout), WIDEST), no_color=not has_colour(sys.stdout), highlight=False
+        width=min(columns(sys.stdout), WIDEST),
+        no_color=not has_colour(sys.stdout),
+        highlight=False,
+        theme=Theme(_STYLES),
     )
     console.print(_markdown(with_fallbacks(_without_links(text), sys.stdout)))
 
@@ -85,8 +94,7 @@ def _markdown(text: str) -> Any:
         """A heading at the left margin, without a box."""
 
         def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-            self.text.stylize("italic" if self.tag == "h3" else "bold")
-            yield Text("\n", end="") if self.tag != "h1" else Text("", end="")
+            self.text.justify = "left"
             yield self.text
 
     class Indented(CodeBlock):
