@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 
 from specli import profiles, pruned
 from specli.assembly import Generator, Request
+from specli.bench.figures import Pair
 from specli.cli.main import main
+from specli.cli.tune import stored_layers
 from specli.engine.context import Context, ContextParams
 from specli.engine.gguf import read_header
 from specli.engine.model import Model, ModelParams
@@ -26,9 +28,14 @@ from specli.engine.probe import TrialSettings
 from specli.engine.prune import prune_problem, pruned_header, token_bytes, write_pruned
 from specli.engine.silence import Silencer
 from specli.errors import EngineError, Interrupted, MemoryShortage, ModelFileError, SpecliError, UsageError
+from specli.export import ENGINES, export
 from specli.layers.agreement import Jury, Passage
 from specli.layers.search import Agreement, Search
 from specli.pruned import LayerSet
+from specli.tune.candidates import Candidate, off
+from specli.tune.halving import Standing
+from specli.tune.verdict import Choice, on_layers
+from specli.ui.figures import final_figures
 
 BLOCKS, IDLE = 6, 3
 PARAMS = ContextParams(n_ctx=128, n_batch=64, n_ubatch=64, max_rows=32)
@@ -198,7 +205,8 @@ def test_agreement_is_that_of_the_two_distributions(silencer: Silencer, model: P
         silencer.context.clear()
         rows = silencer.context.decode(TOKENS[:-1], rows=8).astype(np.float64)
         weights: NDArray[np.float64] = np.exp(rows - rows.max(axis=1, keepdims=True))
-        return weights / weights.sum(axis=1, keepdims=True)
+        weights /= weights.sum(axis=1, keepdims=True)
+        return weights
 
     p, q = law(frozenset()), law(layers)
     assert found.matches == int((p.argmax(1) == q.argmax(1)).sum())
@@ -542,3 +550,60 @@ def test_a_model_that_cannot_is_refused_at_once(
     assert main(["layers", str(tiny_hybrid)]) == 1
     err = capsys.readouterr().err
     assert "no layer of tiny-hybrid can be left out" in err and err.count("\n") == 1
+
+
+# -- beside the other methods ----------------------------------------------------------------------
+
+
+def test_tune_measures_layers_beside_the_others(
+    model: Path, places: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    like = places / "like.txt"
+    like.write_text("tok1 tok2\ntok7 tok9\n")
+    arguments = ["tune", "-m", str(model), "--like", str(like), "--budget", "8", "--tokens", "16"]
+    arguments += ["--threads", "1", "--ctx-size", "256", "--temp", "0", "--json", "-q"]
+    pruned.remember(model, a_set(model, (1, IDLE)))
+    assert main(arguments) == 0
+    found = json.loads(capsys.readouterr().out)
+    (scouted,) = [each for each in found["drafters"] if each["method"] == "draft-self-layers"]
+    assert scouted["step_cost"] > 0 and scouted["per_position"]
+    assert any(
+        name.startswith("draft-self-layers,n-max=") for name in (c["name"] for c in found["candidates"])
+    )
+    pruned.forget(model)
+    assert stored_layers(settings(model=str(model))) == ()
+
+
+def standing(name: str, types: tuple[str, ...], speed: float) -> Standing:
+    found = Standing(Candidate(name, {"types": types}, 2))
+    found.pairs[0] = [Pair(10.0, 10.0 * speed)]
+    return found
+
+
+def test_tune_says_plainly_when_layers_lose() -> None:
+    slow = standing("draft-self-layers,n-max=2", ("draft-self-layers",), 0.8)
+    fast = standing("draft-self-layers,n-max=4", ("draft-self-layers",), 1.1)
+    other = standing("auto", ("auto",), 1.3)
+    lost = on_layers(Choice(off(), None, ""), [slow, other])
+    assert lost is not None and "loses here" in lost and "0.80 times plain" in lost
+    behind = on_layers(Choice(other.candidate, other, ""), [slow, fast, other])
+    assert behind is not None and "not the fastest" in behind and "1.10" in behind
+    assert on_layers(Choice(fast.candidate, fast, ""), [fast, other]) is None
+    assert on_layers(Choice(off(), None, ""), [other]) is None
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_other_engines_are_told_nothing_of_layers(engine: str) -> None:
+    exported = export(engine, settings(spec_type="draft-self-layers,ngram-simple"), "m.gguf", None)
+    assert "draft-self-layers has no counterpart here, left out" in exported.comments
+    alone = export(engine, settings(spec_type="draft-self-layers"), "m.gguf", None)
+    assert "draft-self-layers" not in " ".join(alone.command) + alone.file_text
+
+
+def test_figures_name_it_in_words(model: Path, places: Path) -> None:
+    pruned.remember(model, a_set(model))
+    with Generator(Request(settings(spec_type="draft-self-layers", fixed=True), model, ignore_end=True)) as g:
+        answer = g.answer(TOKENS)
+        for _ in answer:
+            pass
+        assert final_figures(answer, g.methods).method == "draft-self (layers)"

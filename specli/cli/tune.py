@@ -119,7 +119,11 @@ def _plan(shared: Shared, settings: Settings, tokens: int, budget: float, revers
     by_flag = settings.origin("types") == "flag"
     if settings.types == ("none",) and by_flag:
         raise UsageError("--spec-type none leaves nothing to tune")
-    asked = settings.types if by_flag and settings.types != ("auto",) else ("auto", *METHODS, *_stored(settings))
+    asked = (
+        settings.types
+        if by_flag and settings.types != ("auto",)
+        else ("auto", *METHODS, *stored_layers(settings))
+    )
     longest = settings.draft_n_max if settings.origin("draft-n-max") == "flag" else LONGEST
     if longest < 1 and set(asked) & set(NEURAL):
         raise UsageError("--spec-draft-n-max 0 leaves nothing to tune of what is asked for")
@@ -127,7 +131,7 @@ def _plan(shared: Shared, settings: Settings, tokens: int, budget: float, revers
     return Plan(profiles.load(shared.profile), flags, asked, max(1, longest), budget, reverse)
 
 
-def _stored(settings: Settings) -> tuple[str, ...]:
+def stored_layers(settings: Settings) -> tuple[str, ...]:
     """draft-self-layers, where `specli layers` has found what it needs."""
     from specli import pruned
     from specli.errors import ModelFileError

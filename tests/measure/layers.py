@@ -25,7 +25,7 @@ from specli.engine.silence import Silencer
 from specli.layers.agreement import Jury, Passage
 from specli.layers.search import Agreement, Search, Step
 from specli.layers.session import answered, search_params
-from specli.workloads import mixed, shipped
+from specli.workloads import shipped
 
 
 def passages(target: Path, threads: int, halves: dict[str, int]) -> dict[str, list[Passage]]:
@@ -34,7 +34,8 @@ def passages(target: Path, threads: int, halves: dict[str, int]) -> dict[str, li
     found: dict[str, list[Passage]] = {name: [] for name in halves}
     with Generator(Request(profiles.resolve(profiles.load(), flags), target)) as generator:
         for name, most in halves.items():
-            for workload in (w for w in mixed(shipped()) if w.id.endswith(name)):
+            short_first = sorted(shipped(), key=lambda w: len(w.prompt))
+            for workload in (w for w in short_first if w.id.endswith(name)):
                 passage = answered(generator, workload) if len(found[name]) < most else None
                 found[name] += [passage] if passage else []
     return found
