@@ -25,6 +25,7 @@ from specli.drafting import DraftingRoom
 from specli.engine import backend
 from specli.engine.context import Context
 from specli.engine.exact import remembered_self_test
+from specli.engine.features import KINDS as FEATURES
 from specli.engine.gguf import read_header
 from specli.engine.model import Model
 from specli.engine.template import ChatTemplate
@@ -101,7 +102,9 @@ class Generator:
             vocab.piece(t, special=True).decode("utf-8", "replace") if t >= 0 else ""
             for t in (vocab.bos, vocab.eos)
         )
-        return ChatTemplate(source, bos, eos)
+        template = ChatTemplate(source, bos, eos)
+        self._stack.callback(template.close)
+        return template
 
     def _cast(self) -> None:
         """A pacer and drafters that know nothing yet."""
@@ -133,8 +136,7 @@ class Generator:
             return []
         if self.grammar is not None and self._wanted:
             drafters.append(GrammarDrafter(self.grammar))
-        opened = (self._drafting.open(method, self.settings, self.pacer) for method in self._wanted)
-        return drafters + [drafter for drafter in opened if drafter is not None]
+        return drafters + self._drafting.cast(self._wanted, self.settings, self.pacer)
 
     # -- starting over --------------------------------------------------------------------------
 
@@ -180,10 +182,10 @@ class Generator:
 
     def draft_file(self, method: str) -> Path | None:
         """The file of the weights that `method` drafts with, where it has one of its own on the disk."""
-        if method == "draft-model":
+        if method == "draft-model" or method in FEATURES:
             return self.request.draft
         if method == pruned.METHOD and method in self._loader.methods:
-            copy = pruned.copy_path(pruned.layer_set(self.request.model))
+            copy = pruned.copy_path(self._loader.layer_set)
             return copy if copy.exists() else None
         return None
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from specli import pruned
@@ -14,6 +15,10 @@ from specli.engine.nextn import FileHeads, file_heads
 from specli.errors import DraftMismatch, ModelFileError, UsageError
 from specli.profiles import Settings
 from specli.tuned import Tuned
+
+TREES = ("draft-model", pruned.METHOD)
+"""Methods that can draft in trees."""
+_CHAINS = ("draft-mtp", *FEATURES)  # those that read the target's hidden rows, one after the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +33,15 @@ class Request:
     template: str | None = None
     ignore_end: bool = False
     tuned: Tuned | None = None
+
+
+def draft_method(draft: Path) -> str:
+    """The type that a draft's file is for."""
+    header = read_header(draft)
+    features = feature_draft(header)
+    if features is not None:
+        return features.method
+    return "draft-mtp" if file_heads(header).heads_only else "draft-model"
 
 
 class CastList:
@@ -56,7 +70,9 @@ class CastList:
         draft = request.draft
         header = read_header(draft) if draft is not None else None
         self.features: FeatureDraft | None = feature_draft(header) if header is not None else None
-        self._features_problem = feature_problem(target, header) if header is not None and self.features else None
+        self._features_problem = (
+            feature_problem(target, header) if header is not None and self.features else None
+        )
         found = file_heads(header) if header is not None and self.features is None else None
         self.draft_heads = found if found is not None and found.heads_only else None
 
@@ -76,6 +92,8 @@ class CastList:
         methods = list(dict.fromkeys(m for m in methods if m != "none"))
         for method in list(methods):
             lack = self._lacks(method)
+            if lack is None and s.tree_size is not None and method in _CHAINS:
+                lack = f"it cannot draft the token trees of --spec-tree {s.tree}"
             if lack and method == self._feature_method and s.origin("draft-model") == "flag":
                 raise DraftMismatch(f"--draft-model: {lack}")
             if lack and s.asked_by_flag(method):
@@ -84,6 +102,19 @@ class CastList:
                 methods.remove(method)
                 notice(f"{method} is skipped: {lack}")
         return methods
+
+    def tree_method(self, s: Settings, methods: Sequence[str], notice: Callable[[str], None]) -> str | None:
+        """Which of `methods` drafts in trees, where they are wanted. Raises UsageError if a flag wanted them and
+        none can."""
+        if s.tree_size is None:
+            return None
+        able = next((method for method in methods if method in TREES), None)
+        if able is None:
+            lack = "token trees need a draft model, --draft-model MODEL"
+            if s.origin("tree") == "flag":
+                raise UsageError(f"--spec-tree {s.tree}: {lack}")
+            notice(f"spec-tree is left out: {lack}")
+        return able
 
     def _lacks(self, method: str) -> str | None:
         if method == "draft-model" and self._request.draft is None:
@@ -99,10 +130,15 @@ class CastList:
         if method == "draft-mtp":
             return (self.draft_heads or self.heads).problem
         if method == pruned.METHOD:
-            try:
-                pruned.layer_set(self._request.model)
-            except ModelFileError as error:
-                return str(error)
+            return self._layers_problem
+        return None
+
+    @cached_property
+    def _layers_problem(self) -> str | None:
+        try:
+            pruned.layer_set(self._request.model)
+        except ModelFileError as error:
+            return str(error)
         return None
 
     @property

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 
+from specli.casting import TREES
 from specli.core.pacing import Pacer
+from specli.core.trees import Shape
 from specli.core.types import Drafter, LanguageModel
 from specli.drafters.block import BlockDrafter
 from specli.drafters.eagle3 import EagleDrafter
@@ -13,6 +16,7 @@ from specli.drafters.model import LayersDrafter, ModelDrafter
 from specli.drafters.mtp import MtpDrafter
 from specli.drafters.ngram import NgramMapK, NgramMapK4V, NgramSimple
 from specli.drafters.translate import Translated
+from specli.drafters.tree import TreeDrafter
 from specli.engine.blocks import Blocks
 from specli.engine.compat import MIN_SHARE, compare_vocabularies, require_fit, shared_tokens
 from specli.engine.context import Context
@@ -21,6 +25,7 @@ from specli.engine.features import KINDS as FEATURES
 from specli.engine.fit import require_model
 from specli.engine.model import Model
 from specli.engine.mtp import Heads
+from specli.errors import UsageError
 from specli.loading import Loader, Say
 from specli.settings import Settings
 
@@ -48,6 +53,17 @@ class DraftingRoom:
         self._head_vocab = 0  # the same for prediction heads
         self._features: Eagle | Blocks | None = None
 
+    def cast(self, methods: Sequence[str], s: Settings, pacer: Pacer) -> list[Drafter]:
+        """Drafters that know nothing yet, in the order in which they are asked. The one that grows trees comes
+        first: what drafters in the text find joins as branches, and drafts alone where it keeps silent."""
+        grows = next((m for m in methods if m in TREES), None) if s.tree_size and s.draft_n_max else None
+        opened = (self.open(m, s, pacer) for m in methods if m != grows)
+        drafters = [drafter for drafter in opened if drafter is not None]
+        if grows is not None:
+            free = [drafter for drafter in drafters if drafter.method in _NGRAM]
+            drafters.insert(0, self._open_tree(grows, free, s, pacer))
+        return drafters
+
     def open(self, method: str, s: Settings, pacer: Pacer) -> Drafter | None:
         """A drafter that knows nothing yet; None where the settings leave it nothing to draft."""
         if method in _NGRAM:
@@ -69,10 +85,30 @@ class DraftingRoom:
 
     # -- a draft model --------------------------------------------------------------------------
 
-    def _open_model(self, s: Settings, pacer: Pacer) -> Drafter:
+    def _open_tree(self, method: str, free: Sequence[Drafter], s: Settings, pacer: Pacer) -> Drafter:
+        cache = self._model_cache(s) if method == "draft-model" else self._layers_cache(s)
+        n_vocab = self._shared if method == "draft-model" else self._target.model.vocab.n_tokens
+        assert s.tree_size is not None
+        if self._translated is not None and method == "draft-model":
+            raise UsageError(
+                f"--spec-tree {s.tree}: {cache.model.name} has another vocabulary than {self._target.model.name}, "
+                "and can only draft one token after another"
+            )
+        if s.tree_size.nodes > min(cache.params.branches, self._target.params.branches):
+            raise UsageError(f"--spec-tree {s.tree}: {self._target.model.name} was loaded for less")
+        shape = Shape(s.tree_size.width, s.tree_size.depth)
+        return TreeDrafter(
+            method, cache, pacer, n_vocab, shape, free, s.draft_n_min, s.draft_p_min, self._loader.chunk
+        )
+
+    def _model_cache(self, s: Settings) -> Context:
         if self.cache is None:
             self.cache = self._open_cache(s)
-        model: LanguageModel = self._translated or self.cache
+        return self.cache
+
+    def _open_model(self, s: Settings, pacer: Pacer) -> Drafter:
+        cache = self._model_cache(s)
+        model: LanguageModel = self._translated or cache
         fits = self._translated.fits if self._translated else None
         return ModelDrafter(
             model, pacer, self._shared, s.draft_n_max, s.draft_n_min, s.draft_p_min, self._loader.chunk, fits
@@ -116,13 +152,22 @@ class DraftingRoom:
     # -- the target without some layers ---------------------------------------------------------
 
     def _open_layers(self, s: Settings, pacer: Pacer) -> Drafter:
+        n_vocab = self._target.model.vocab.n_tokens
+        return LayersDrafter(
+            self._layers_cache(s),
+            pacer,
+            n_vocab,
+            s.draft_n_max,
+            s.draft_n_min,
+            s.draft_p_min,
+            self._loader.chunk,
+        )
+
+    def _layers_cache(self, s: Settings) -> Context:
         if self.layers_cache is None:
             model = self._loader.open_pruned(s.spec_draft_ngl)
             self.layers_cache = self._loader.open_draft_context(model, self._target.n_ctx)
-        n_vocab = self._target.model.vocab.n_tokens
-        return LayersDrafter(
-            self.layers_cache, pacer, n_vocab, s.draft_n_max, s.draft_n_min, s.draft_p_min, self._loader.chunk
-        )
+        return self.layers_cache
 
     # -- heads ----------------------------------------------------------------------------------
 
@@ -144,11 +189,15 @@ class DraftingRoom:
     # -- drafts that read the target's layers ---------------------------------------------------
 
     def _open_features(self, method: str, s: Settings, pacer: Pacer) -> Drafter:
-        if self._features is None:
-            self.model = model = self._loader.open_feature_draft(s.spec_draft_ngl)
-            kind = Eagle if method == EagleDrafter.method else Blocks
-            self._features = self._stack.enter_context(kind(self._target, self._target.params, model))
-        limits = (self._features.n_vocab, s.draft_n_max, s.draft_n_min, s.draft_p_min)
-        if isinstance(self._features, Eagle):
-            return EagleDrafter(self._features, pacer, *limits)
-        return BlockDrafter(method, self._features, pacer, *limits)
+        features = self._features or self._open_feature_cache(method, s)
+        self._features = features
+        limits = (features.n_vocab, s.draft_n_max, s.draft_n_min, s.draft_p_min)
+        if isinstance(features, Eagle):
+            return EagleDrafter(features, pacer, *limits)
+        return BlockDrafter(method, features, pacer, *limits)
+
+    def _open_feature_cache(self, method: str, s: Settings) -> Eagle | Blocks:
+        self.model = model = self._loader.open_feature_draft(s.spec_draft_ngl)
+        if method == EagleDrafter.method:
+            return self._stack.enter_context(Eagle(self._target, self._target.params, model))
+        return self._stack.enter_context(Blocks(self._target, self._target.params, model))

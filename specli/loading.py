@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
 
 from specli import pruned
@@ -16,6 +17,7 @@ from specli.engine.gguf import Header, read_header
 from specli.engine.memory import Load, available_bytes, default_ctx_size, require_memory
 from specli.engine.model import Model, ModelParams
 from specli.engine.opening import snapshot_rows
+from specli.errors import UsageError
 
 Say = Callable[[str], None]
 _CPU_CHUNK = 128  # tokens of a prompt between two looks at Ctrl-C: about a second on two cores
@@ -37,6 +39,7 @@ class Loader:
         self.chunk = s.batch_size if self.on_gpu else min(_CPU_CHUNK, s.batch_size)
         self.cast_list = CastList(request)
         self.methods = self.cast_list.methods(s, notice)
+        self.tree = s.tree_size if self.cast_list.tree_method(s, self.methods, notice) else None
         self._repacks = False  # the target's weights
 
     # -- the target -----------------------------------------------------------------------------
@@ -67,10 +70,12 @@ class Loader:
         loads = [self._load_of(target, n_ctx, self._rows(), s.gpu_layers)]
         drafts = {"auto", "draft-model", *FEATURES} & set(s.types) or s.origin("draft-model") == "flag"
         if self.request.draft is not None and drafts:
-            loads.append(self._load_of(read_header(self.request.draft), n_ctx, 1, s.spec_draft_ngl))
+            loads.append(
+                self._load_of(read_header(self.request.draft), n_ctx, self._draft_rows, s.spec_draft_ngl)
+            )
         if pruned.METHOD in self.methods:
-            copy = pruned.draft_header(self.request.model, pruned.layer_set(self.request.model))
-            loads.append(self._load_of(copy, n_ctx, 1, s.spec_draft_ngl))
+            copy = pruned.draft_header(self.request.model, self.layer_set)
+            loads.append(self._load_of(copy, n_ctx, self._draft_rows, s.spec_draft_ngl))
         gpus = [d for d in backend.devices() if d.kind in ("gpu", "igpu")] if self.on_gpu else []
         require_memory(loads, available_bytes(), sum(d.memory_free for d in gpus))
 
@@ -96,11 +101,16 @@ class Loader:
         params = ModelParams(-1 if gpu_layers is None else gpu_layers, admitted.use_extra_bufts, load_mtp)
         return self._stack.enter_context(Model(path, params))
 
+    @cached_property
+    def layer_set(self) -> pruned.LayerSet:
+        """The layers that the target's own draft does without. Raises ModelFileError where they are not known."""
+        return pruned.layer_set(self.request.model)
+
     def open_pruned(self, gpu_layers: int | None) -> Model:
         """The target without the layers that `specli layers` found; its file is written first if need be."""
         model, no_repack = self.request.model, self._settings.no_repack
         trial = self._trial(gpu_layers, load_mtp=False)
-        copy = pruned.copy_of(model, pruned.layer_set(model), trial, no_repack, self._notice)
+        copy = pruned.copy_of(model, self.layer_set, trial, no_repack, self._notice)
         return self.open_model(copy, gpu_layers)
 
     def open_feature_draft(self, gpu_layers: int | None) -> Model:
@@ -130,8 +140,26 @@ class Loader:
         )
 
     def open_draft_context(self, model: Model, n_ctx: int) -> Context:
-        """An empty cache of a draft model: one row at a time."""
-        return self._open_context(model, n_ctx, 1, is_target=False)
+        """An empty cache of a draft model: one row at a time, or one for every node on a level of a tree."""
+        return self._open_context(model, n_ctx, self._draft_rows, is_target=False)
+
+    @property
+    def _draft_rows(self) -> int:
+        return self.tree.width if self.tree is not None else 1
+
+    def _branches(self, model: Model) -> int:
+        """Sequences that a cache holds at once. Raises UsageError where those of a tree cannot share one."""
+        if self.tree is None:
+            return 1
+        asked = f"--spec-tree {self.tree}: {model.name}"
+        if model.takes_snapshots:
+            raise UsageError(f"{asked} keeps a recurrent state, which the branches of a tree cannot share")
+        if model.n_swa and not self._settings.swa_full:
+            raise UsageError(
+                f"{asked} keeps a small sliding-window cache, which the branches of a tree cannot share; leave "
+                "out --no-swa-full"
+            )
+        return self.tree.nodes
 
     def _open_context(self, model: Model, n_ctx: int, rows: int, is_target: bool) -> Context:
         s = self._settings
@@ -141,7 +169,8 @@ class Loader:
         ):  # each row can be gone back to, at a state's cost
             rows = s.fixed_width or min(rows, snapshot_rows(model.header, available_bytes()))
             snapshots = rows - 1
-        n_batch = max(rows + 1, self.chunk)
+        branches = self._branches(model)
+        n_batch = max(rows + 1, branches, self.chunk)
         params = ContextParams(
             n_ctx=n_ctx,
             n_batch=n_batch,
@@ -156,5 +185,6 @@ class Loader:
             snapshots=snapshots,
             hidden=is_target and "draft-mtp" in self.methods,
             layers=self._layers if is_target else (),
+            branches=branches,
         )
         return self._stack.enter_context(Context(model, params))

@@ -203,6 +203,7 @@ def resolve(profile: Profile, flags: Mapping[str, object] = MappingProxyType({})
     _imply_coupled(merged, origins)
     _one_grammar(merged, origins, profile)
     _name_self(merged, origins, profile)
+    _fit_tree(merged, origins, profile)
     values: dict[str, Any] = {BY_NAME[name].attribute: value for name, value in merged.items()}
     settings = Settings(**values, profile=profile.name, origins=MappingProxyType(origins))
     if settings.draft_n_min > settings.draft_n_max:
@@ -262,6 +263,22 @@ def _name_self(merged: dict[str, Value], origins: dict[str, Origin], profile: Pr
         return
     if "draft-self" in types:
         merged["types"] = tuple(dict.fromkeys(method if each == "draft-self" else each for each in types))
+
+
+def _fit_tree(merged: dict[str, Value], origins: dict[str, Origin], profile: Profile) -> None:
+    """Trees bound their drafts themselves, and an accepted branch lies in other cells of the cache than plain
+    decoding would use, so that the last bits of what follows differ."""
+    if merged.get("tree", "off") == "off":
+        return
+    if merged.get("exact") is True:
+        if "flag" in (origins["tree"], origins["exact"]):
+            raise UsageError(
+                "--exact cannot be kept with token trees, whose accepted branches lie in other cells of the cache; "
+                "add --spec-tree off or --no-exact"
+            )
+        raise ProfileError(f"{profile.place}: [spec] tree and exact are both set; leave one of them out")
+    if origins["tree"] == "flag" and origins.get("draft-n-max") == "flag" and merged["draft-n-max"] != 0:
+        raise UsageError("--spec-tree bounds drafts by its DEPTH; leave out --spec-draft-n-max")
 
 
 def _one_grammar(merged: dict[str, Value], origins: dict[str, Origin], profile: Profile) -> None:

@@ -15,6 +15,9 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
+from specli.sizes import MOST_NODES, TreeSize
+from specli.sizes import NgramSizes as NgramSizes
+
 Kind = Literal["bool", "int", "float", "text", "choice", "types", "texts", "table"]
 Origin = Literal["flag", "profile", "default"]
 Value: TypeAlias = "bool | int | float | str | tuple[str, ...] | Mapping[str, float] | None"
@@ -35,6 +38,8 @@ TYPES = (
     "draft-self-layers",
     "auto",
 )
+NEURAL = ("draft-model", "draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark", "draft-self-layers")
+"""Those of the types that compute their drafts."""
 TYPE_ALIASES: Mapping[str, str] = MappingProxyType({"draft-simple": "draft-model"})
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 GRAMMARS = ("grammar", "grammar-file", "json-schema", "json-schema-file")
@@ -135,6 +140,10 @@ def _text(key: Key, raw: object) -> str:
         raise ValueError(f"must be a text in quotes, not {_shown(raw)}")
     if "\0" in raw or (not raw and key.name not in ("description", "system")):
         raise ValueError("must not be empty" if not raw else "must not hold a NUL character")
+    if key.name == "tree" and raw != "off" and TreeSize.read(raw) is None:
+        raise ValueError(
+            f"must be off or WIDTHxDEPTH, as in 3x4, of up to {MOST_NODES} nodes, not {_shown(raw)}"
+        )
     return raw
 
 
@@ -229,15 +238,6 @@ def _key(section: str, kind: Kind, default: Value, help: str, *bounds: float, **
     return field(default=default, metadata={"key": key})
 
 
-@dataclass(frozen=True, slots=True)
-class NgramSizes:
-    """`size_n` tokens must match, at most `size_m` are drafted, after `min_hits` earlier occurrences."""
-
-    size_n: int
-    size_m: int
-    min_hits: int
-
-
 _MATCH, _DRAFT, _HITS = "tokens that must match", "most tokens drafted", "occurrences needed before"
 _TYPES_HELP = "who drafts, tried in this order"
 SELF_METHODS = {"history": "draft-self", "layers": "draft-self-layers"}
@@ -262,6 +262,8 @@ class Settings:
     draft_n_max: int = _key("spec", "int", 4, "most tokens of a neural draft; 0 drafts none", 0, 64)
     draft_n_min: int = _key("spec", "int", 0, "shorter neural drafts are dropped", 0, 64)
     draft_p_min: float = _key("spec", "float", 0.0, "a neural draft ends below this probability", 0, 1)
+    tree: str = _key("spec", "text", "off", "off, or WIDTHxDEPTH: token trees of a draft model, of so many children at "
+                     "a place, and levels instead of draft-n-max")
     ngram_simple_size_n: int = _key("spec", "int", 12, _MATCH, 1, 1024)
     ngram_simple_size_m: int = _key("spec", "int", 48, _DRAFT, 1, 1024)
     ngram_simple_min_hits: int = _key("spec", "int", 1, _HITS, 1, 1024)
@@ -342,6 +344,11 @@ class Settings:
     def coupled(self) -> bool:
         """Whether drafts are matched with the target's own draw: asked for, or because of exact mode."""
         return self.exact or self.verify == "coupled"
+
+    @property
+    def tree_size(self) -> TreeSize | None:
+        """The bounds of token trees, None where they are off."""
+        return TreeSize.read(self.tree)
 
     def ngram(self, method: str) -> NgramSizes:
         """The sizes of ngram-simple, ngram-map-k, ngram-map-k4v or draft-self."""

@@ -325,6 +325,8 @@ def values(each: Key) -> st.SearchStrategy[object]:
         return numbers if each.automatic is None else numbers | st.just(each.automatic)
     if each.kind == "float":
         return st.floats(low, high)
+    if each.name == "tree":
+        return st.sampled_from(["off", "2x3", "16x2"])
     if each.kind == "types":
         several = [name for name in each.choices if name not in ("none", "auto")]
         return st.lists(st.sampled_from(several), min_size=1, unique=True) | st.just(["auto"])
@@ -350,9 +352,9 @@ def profiles() -> st.SearchStrategy[Profile]:
     plain = {each.name: values(each) for each in KEYS if each.name not in others}
     return st.builds(
         lambda given, measured: Profile("p", "p.toml", given, measured),
-        st.fixed_dictionaries({}, optional=plain).map(
-            lambda raw: {name: key(name).accept(value) for name, value in raw.items()}
-        ),
+        st.fixed_dictionaries({}, optional=plain)
+        .filter(lambda raw: raw.get("tree", "off") == "off" or not {"exact", "exact-width"} & raw.keys())
+        .map(lambda raw: {name: key(name).accept(value) for name, value in raw.items()}),
         st.dictionaries(names, free, max_size=3),
     )
 

@@ -49,6 +49,7 @@ _TYPES: Mapping[Kind, Any] = {
 _METAVARS: Mapping[str, str] = {
     "int": "N", "float": "X", "text": "TEXT", "choice": "WORD", "types": "TYPE[,TYPE]",
     "texts": "TEXT", "table": "TOKEN(+/-)X", "model": "MODEL", "draft-model": "MODEL", "exact-width": "W",
+    "tree": "WIDTHxDEPTH",
 }  # fmt: skip
 _PANELS = {"": "Model", "spec": "Speculation", "sampling": "Sampling", "engine": "Machine"}
 _OUTPUT = "Output"

@@ -47,7 +47,7 @@ class _Opinion:
 
 
 class TreeDrafter(ModelDrafter):
-    """Drafts trees of `shape` with a model that speaks the target's vocabulary.
+    """Drafts trees of `shape` with a model that speaks the target's vocabulary. `method`: what to call that.
 
     `others`: drafters whose proposals cost nothing and join as branches; they are begun, told and closed by
     the loop, and drafts alone of them are its own affair. `n_min`: trees of fewer nodes are dropped, where
@@ -57,6 +57,7 @@ class TreeDrafter(ModelDrafter):
 
     def __init__(
         self,
+        method: str,
         model: TreeModel,
         pacer: Pacer,
         n_vocab: int,
@@ -67,6 +68,7 @@ class TreeDrafter(ModelDrafter):
         chunk: int = 512,
     ) -> None:
         super().__init__(model, pacer, n_vocab, shape.depth, n_min, p_min, chunk)
+        self.method = method
         self._tree_model = model
         self._shape = shape
         self._others = others

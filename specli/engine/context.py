@@ -70,7 +70,13 @@ class Context:
         self.snapshots = int(self._lib.llama_n_rs_seq(self._handle))
         self.rollback = self._rollback_kind()
         self.memory = Memory(
-            self._lib, self._handle, self.rollback, model.n_swa, params.n_ubatch, self.snapshots, params.branches
+            self._lib,
+            self._handle,
+            self.rollback,
+            model.n_swa,
+            params.n_ubatch,
+            self.snapshots,
+            params.branches,
         )
         self._max_rows = params.max_rows
         if self.rollback is Rollback.SNAPSHOT:
@@ -229,7 +235,7 @@ class Context:
             raise EngineError(f"{n} nodes of a tree at once; at most {self._max_rows}")
         if base + self._tree.size + n > self._n_ctx:
             raise EngineError(f"{n} nodes do not fit behind {base} tokens in a context of {self._n_ctx}")
-        if self.rollback is not Rollback.CUT or self.hidden is not None:
+        if self.rollback is not Rollback.CUT or self.hidden is not None or self.params.layers:
             raise EngineError(f"the cache of {self.model.name} cannot hold a tree")
         self._check_known(tokens)
         try:
