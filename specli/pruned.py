@@ -12,12 +12,12 @@ import json
 import os
 import re
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from specli import paths
 from specli.engine.admission import admit
@@ -71,8 +71,9 @@ def set_path(model: Path) -> Path:
 
 
 def remember(model: Path, found: LayerSet) -> Path:
-    """Keep a set; returns its file."""
+    """Keep a set; returns its file. Copies of another version of the model go."""
     path = set_path(model)
+    _drop_copies(_recorded_target(path) - {found.target})
     paths.write_atomic(path, json.dumps({"format": FORMAT, **asdict(found)}, indent=1) + "\n")
     return path
 
@@ -117,13 +118,29 @@ def _sound(found: LayerSet) -> bool:
 
 def forget(model: Path) -> int:
     """Drop the set of `model` and its copies; returns how many bytes that frees."""
-    freed = 0
+    path = set_path(model)
+    targets = _recorded_target(path) | {read_header(model).fingerprint}
     with suppress(FileNotFoundError):
-        set_path(model).unlink()
-    for copy in _copies(read_header(model).fingerprint):
-        with suppress(OSError):
-            freed += copy.stat().st_size
+        path.unlink()
+    return _drop_copies(targets)
+
+
+def _recorded_target(path: Path) -> set[str]:
+    """The fingerprint that a kept set is for; nothing where there is none to be read."""
+    try:
+        target = json.loads(path.read_text("utf-8"))["target"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
+    return {target} if isinstance(target, str) and re.fullmatch("[0-9a-f]+", target) else set()
+
+
+def _drop_copies(targets: set[str]) -> int:
+    freed = 0
+    for copy in (each for target in targets for each in _copies(target)):
+        with suppress(OSError):  # in use on Windows
+            size = copy.stat().st_size
             copy.unlink()
+            freed += size
     return freed
 
 
@@ -186,9 +203,7 @@ def copy_of(
             f"writing a copy of {model.name} without {len(found.layers)} of its {found.blocks} layers, once: "
             f"{gib(header.file_size)} on the disk ({where}), {gib(weight_bytes(header))} more memory while it drafts"
         )
-        handle, name = tempfile.mkstemp(prefix=f"{WORK}{copy.stem}-", suffix=".gguf", dir=where)
-        os.close(handle)
-        temporary = Path(name)
+        temporary = where / f"{WORK}{copy.name}"
         try:
             write_pruned(model, temporary, found.layers, stop)
             admit(temporary, trial, no_repack=no_repack)
@@ -234,7 +249,7 @@ def _require_room(where: Path, needed: int, what: str) -> None:
 @contextmanager
 def exclusive(where: Path, say: Say, stop: Stop = lambda: False) -> Iterator[None]:
     """Hold the folder of copies alone; waits for another process, and removes what a killed one left."""
-    with open(where / "lock", "a+b") as file:
+    with _opened(where / "lock") as file:
         if not _locked(file.fileno()):
             say("waiting for another specli that writes a copy of a model")
             while not _locked(file.fileno()):
@@ -247,6 +262,13 @@ def exclusive(where: Path, say: Say, stop: Stop = lambda: False) -> Iterator[Non
             else:
                 leftover.unlink(missing_ok=True)
         yield  # closing the file ends the lock
+
+
+def _opened(lock: Path) -> BinaryIO:
+    try:
+        return open(lock, "a+b")
+    except OSError as error:
+        raise SpecliError(f"cannot write {lock}: {error.strerror or error}") from error
 
 
 def _locked(handle: int) -> bool:

@@ -384,6 +384,25 @@ def test_a_changed_model_is_noticed(model: Path, places: Path, tmp_path: Path) -
         pruned.layer_set(mine)
 
 
+def test_copies_of_an_older_model_go(model: Path, places: Path, tmp_path: Path) -> None:
+    mine = shutil.copyfile(model, tmp_path / "mine.gguf")
+    old = a_set(mine)
+    pruned.remember(mine, old)
+    copy = pruned.copy_of(mine, old, TRIAL, False, lambda _: None)
+    Made(words(300), layers=BLOCKS, seed=6, width=64, context=1024).write(mine)
+    pruned.remember(mine, a_set(mine))
+    assert not copy.exists() and pruned.layer_set(mine).target != old.target
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(
+    model: Path, places: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (places / "file").write_text("")
+    monkeypatch.setenv("SPECLI_CACHE_DIR", str(places / "file"))
+    with pytest.raises(SpecliError, match=r"cannot make .*layers"):
+        pruned.copy_of(model, a_set(model), TRIAL, False, lambda _: None)
+
+
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"format": 2}', '{"format": 1}', '{"format": 1, "layers": 3}']
 )

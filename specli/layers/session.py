@@ -91,7 +91,7 @@ class Session:
         """Search, keep the set, write the copy, measure it.
 
         Raises ModelFileError where no layer of the model can be left out, MemoryShortage and SpecliError where
-        there is no room, Interrupted where it was stopped: then nothing is kept.
+        there is no room, Interrupted where it was stopped: during the search, nothing is kept.
         """
         self._check()
         sample = self._write()
@@ -109,9 +109,9 @@ class Session:
             raise SpecliError("the budget was too short to judge a single layer; a larger --budget can")
         best = steps[-1] if self._plan.drop is not None else search.best(steps)
         chosen = self._as_set(best)
+        pruned.remember(self._plan.model, chosen)  # what took so long stays known if the disk is full
         no_repack = self._plan.settings.no_repack
         copy = pruned.copy_of(self._plan.model, chosen, self._trial(), no_repack, self._say, self._stop)
-        pruned.remember(self._plan.model, chosen)
         self._progress("measuring")
         figures = pairing.measure(self._plan.model, copy, self._plan.settings, self._say)
         speeds = [expected(frozenset(step.dropped), step.agreement.value) for step in steps]
