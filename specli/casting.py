@@ -96,7 +96,8 @@ class CastList:
                 lack = f"it cannot draft the token trees of --spec-tree {s.tree}"
             if lack and method == self._feature_method and s.origin("draft-model") == "flag":
                 raise DraftMismatch(f"--draft-model: {lack}")
-            if lack and s.asked_by_flag(method):
+            by_flag = method == pruned.METHOD and s.origin("self-method") == "flag"
+            if lack and (by_flag or s.asked_by_flag(method)):
                 raise UsageError(f"--spec-type {method}: {lack}")
             if lack:
                 methods.remove(method)

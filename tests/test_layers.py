@@ -498,6 +498,8 @@ def test_without_a_set_one_line_says_how_to_get_it(
 ) -> None:
     with pytest.raises(UsageError, match=r"--spec-type draft-self-layers: .*`specli layers .*` finds them"):
         said_by(model, spec_type="draft-self", self_method="layers")
+    with pytest.raises(UsageError, match="finds them"):
+        said_by(model, self_method="layers")
     profile = places / "mine.toml"
     profile.write_text('[spec]\ntypes = ["draft-self"]\nself-method = "layers"\n')
     resolved = profiles.resolve(profiles.load(str(profile)), {"temp": 0.0, "threads": 1, "ctx-size": 256})
