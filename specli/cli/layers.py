@@ -167,7 +167,10 @@ def _print(plan: Plan, found: Found, taken: float) -> None:
 def _advice(found: Found) -> list[str]:
     from specli.advise import advice
 
-    return advice(found.figures, "--spec-type draft-self --self-method layers")
+    said = advice(found.figures, "--spec-type draft-self --self-method layers")
+    if not found.figures.pays:
+        said.append("`specli layers --forget MODEL` frees the copy; a GPU may come to another result.")
+    return said
 
 
 def _as_json(plan: Plan, found: Found, taken: float) -> dict[str, Any]:
