@@ -190,11 +190,13 @@ class Model:
         """Settings and seed for the next answer, and a fresh start where it must not depend on others."""
         engine = self.generator
         goes_on = asker is not None and asker is self._asker
-        alone = engine.seeded or settings.seed is not None or settings.exact
+        seeded = settings.seed is not None
+        alone = engine.seeded or seeded or settings.exact
+        clean = not self._used and engine.seeded == seeded  # a seed freezes pacing from the start
         self._asker, self._current = asker, None
-        engine.settings, engine.seeded = settings, settings.seed is not None
+        engine.settings, engine.seeded = settings, seeded
         engine.seed = entropy_seed() if settings.seed is None else settings.seed
-        if self._disordered or (self._used and alone and not goes_on):
+        if self._disordered or (alone and not goes_on and not clean):
             engine.reset()
         elif not goes_on:
             engine.forget_texts()

@@ -10,7 +10,7 @@ from specli.chat.conversation import Message
 from specli.chat.reasoning import Splitter, Thinking
 from specli.chat.record import Record
 from specli.chat.text import TextStream
-from specli.core.decoding import Rules, decode, sync
+from specli.core.decoding import Rules, common_prefix, decode, sync
 from specli.core.pacing import Pacer, ProfitPacer
 from specli.core.stats import Stats
 from specli.core.types import Cycle, Drafter, TokenLogprobs
@@ -88,11 +88,11 @@ class Answer:
 
     def __iter__(self) -> Iterator[Step]:
         began = time.perf_counter()
-        kept = len(self._target.tokens)
+        kept = common_prefix(self._target.tokens, self.history)
         if not sync(self._target, self.history[:-1], self._chunk, self._stop):
             self.finish = "interrupted"
             return
-        self.timing.prompt_tokens = max(0, len(self.history) - min(kept, len(self.history)))
+        self.timing.prompt_tokens = len(self.history) - kept
         self.timing.prompt_s = time.perf_counter() - began
         for drafter in self._drafters:
             drafter.begin(self.history)
