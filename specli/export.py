@@ -21,10 +21,15 @@ _LLAMA_TYPES = {
     "ngram-map-k": "ngram-map-k",
     "ngram-map-k4v": "ngram-map-k4v",
     "draft-mtp": "draft-mtp",
+    "draft-eagle3": "draft-eagle3",
+    "draft-dflash": "draft-dflash",
+    "draft-dspark": "draft-dspark",
     "draft-self": "ngram-map-k",
     "none": "none",
 }
 _NGRAM = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "draft-self")
+_BLOCKS = ("draft-dflash", "draft-dspark")
+_FROM_FILE = frozenset({"draft-model", "draft-eagle3", *_BLOCKS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,7 @@ def methods(settings: Settings, draft: str | None) -> list[str]:
     out: list[str] = []
     for method in settings.types:
         out += ["draft-self", *(["draft-model"] if draft else [])] if method == "auto" else [method]
-    usable = (m for m in out if m != "none" and m in _LLAMA_TYPES and (m != "draft-model" or draft))
+    usable = (m for m in out if m != "none" and m in _LLAMA_TYPES and (m not in _FROM_FILE or draft))
     return list(dict.fromkeys(usable))
 
 
@@ -109,7 +114,7 @@ def _llama_server(s: Settings, model: str, draft: str | None) -> Exported:
     comments = [*_common(s, "llama-server"), *_llama_comments(s, chosen)]
     words = ["llama-server", *_source(model, "--model", "--hf-repo"), "--parallel", "1"]
     words += ["--spec-type", ",".join(dict.fromkeys(_LLAMA_TYPES[m] for m in chosen)) or "none"]
-    if "draft-model" in chosen and draft is not None:
+    if _FROM_FILE & set(chosen) and draft is not None:
         words += [*_source(draft, "--spec-draft-model", "--spec-draft-hf")]
         words += ["--spec-draft-n-max", str(s.draft_n_max), "--spec-draft-n-min", str(s.draft_n_min)]
         words += ["--spec-draft-p-min", _number(s.draft_p_min)]
@@ -225,6 +230,8 @@ def _vllm(s: Settings, model: str, draft: str | None) -> Exported:
         comments.append('a draft of another vocabulary needs "use_heterogeneous_vocab": true as well')
     elif first == "draft-mtp":
         config = {"method": "mtp", "num_speculative_tokens": max(1, s.draft_n_max)}
+    elif first == "draft-eagle3" and draft is not None:
+        config = {"method": "eagle3", "model": draft, "num_speculative_tokens": max(1, s.draft_n_max)}
     elif first == "draft-self":
         sizes = s.ngram(first)
         config = {"method": "suffix", "num_speculative_tokens": sizes.size_m}
@@ -269,6 +276,10 @@ def _weights_comment(model: str, draft: str | None, engine: str) -> list[str]:
 
 
 def _one_of(chosen: list[str], engine: str) -> list[str]:
+    if chosen and chosen[0] in _BLOCKS:
+        return [
+            f"{chosen[0]} is left out: which drafts of this kind {engine} takes, its own documentation says"
+        ]
     if len(chosen) < 2:
         return []
     return [f"{engine} runs {chosen[0]} alone: it has no counterpart for trying {', '.join(chosen[1:])} next"]
@@ -313,6 +324,8 @@ def _sglang(s: Settings, model: str, draft: str | None) -> Exported:
     elif first == "draft-mtp":
         words += ["--speculative-algorithm", "EAGLE", *chain]
         comments.append("SGLang runs prediction heads (MTP) under the name EAGLE")
+    elif first == "draft-eagle3" and draft is not None:
+        words += ["--speculative-algorithm", "EAGLE3", "--speculative-draft-model-path", draft, *chain]
     elif first in _NGRAM:
         sizes = s.ngram(first)
         words += ["--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", str(sizes.size_m)]
@@ -344,6 +357,12 @@ def _tensorrt(s: Settings, model: str, draft: str | None) -> Exported:
         comments.append("draft and target must have the same tokenizer: TensorRT-LLM translates no tokens")
     elif first == "draft-mtp":
         lines = ["decoding_type: MTP", f"max_draft_len: {length}"]
+    elif first == "draft-eagle3" and draft is not None:
+        lines = [
+            "decoding_type: Eagle3",
+            f"max_draft_len: {length}",
+            f"speculative_model: {json.dumps(draft)}",
+        ]
     elif first == "draft-self":
         lines = ["decoding_type: SA", f"max_draft_len: {s.ngram(first).size_m}"]
         comments.append("draft-self: the suffix automaton (SA) comes nearest")

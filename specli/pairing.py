@@ -22,6 +22,7 @@ from typing import Any
 
 from specli import paths, profiles
 from specli.assembly import Generator, Request
+from specli.casting import draft_method
 from specli.chat.conversation import Message
 from specli.core.types import Cycle
 from specli.engine import backend
@@ -147,7 +148,7 @@ def measure(
     `settings`: the machine's part of them counts, and the temperature. Raises DraftMismatch where the
     pair cannot be run, MemoryShortage where it does not fit.
     """
-    settings = _settings(settings)
+    settings = _settings(settings, draft_method(draft))
     cycles: list[Cycle] = []
     tested, accepted = [0] * LENGTH, [0] * LENGTH
     with Generator(Request(settings, target, draft), say) as generator:
@@ -166,9 +167,9 @@ def measure(
     return figures
 
 
-def _settings(given: Settings | None) -> Settings:
+def _settings(given: Settings | None, method: str) -> Settings:
     flags: dict[str, object] = {
-        "spec-type": "draft-model",
+        "spec-type": method,
         "fixed": True,
         "spec-draft-n-max": LENGTH,
         "max-tokens": _TOKENS,

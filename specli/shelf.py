@@ -17,6 +17,7 @@ from specli import paths
 from specli.config import load_config
 from specli.download import hf_cache_dir, part_names, whole_models
 from specli.engine.compat import compare_vocabularies
+from specli.engine.features import feature_draft, feature_problem
 from specli.engine.fit import Fit, check_fit, n_params
 from specli.engine.gguf import Header, read_header
 from specli.engine.memory import weight_bytes
@@ -126,8 +127,11 @@ def _shelved(path: Path, folder: str) -> Shelved:
 
 
 def _heads(header: Header) -> str:
-    if header.architecture in ("eagle3", "dflash", "gemma4-assistant"):
+    if header.architecture == "gemma4-assistant":
         return header.architecture
+    features = feature_draft(header)
+    if features is not None:
+        return features.method.removeprefix("draft-")
     found = file_heads(header)
     return "" if not found.heads else "mtp-only" if found.heads_only else "mtp"
 
@@ -145,11 +149,15 @@ def drafts_for(target: Shelved, candidates: Sequence[Shelved]) -> list[Shelved]:
 
 def _could_draft(draft: Shelved, target: Shelved) -> bool:
     ours, theirs = target.header, draft.header
-    if ours is None or theirs is None or draft.heads not in ("", "mtp"):
+    if ours is None or theirs is None or draft.path == target.path:
         return False
-    if draft.path == target.path or draft.n_bytes > LARGEST_DRAFT * target.n_bytes:
+    if draft.n_bytes > LARGEST_DRAFT * target.n_bytes:
         return False
     try:
+        if feature_draft(theirs) is not None:
+            return feature_draft(ours) is None and feature_problem(ours, theirs) is None
+        if draft.heads not in ("", "mtp"):
+            return False
         return compare_vocabularies(ours, theirs, show=1).problem is None
     except ModelFileError:
         return False

@@ -15,8 +15,10 @@ from specli.engine import backend
 from specli.engine.gguf import read_header
 from specli.errors import ProfileError
 from specli.profiles import Profile
-from specli.settings import Settings
+from specli.settings import NEURAL, Settings
 
+WITH_FILE = frozenset(NEURAL) - {"draft-self-layers"} | {"auto"}
+"""Types that a draft's own file may serve."""
 FORMAT = 1
 """Of the [measured] section; one of another number is as if there were none."""
 
@@ -88,7 +90,7 @@ class Tuned:
     @property
     def uses_draft(self) -> bool:
         """Whether the second file serves it."""
-        return bool({"auto", "draft-model", "draft-mtp"} & set(_types(self.profile)))
+        return bool(WITH_FILE & set(_types(self.profile)))
 
     @property
     def line(self) -> str:

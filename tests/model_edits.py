@@ -135,3 +135,15 @@ def windowed(source: Path, out: Path, window: int = 32) -> Path:
     pattern = value(BOOL, True) + value(BOOL, False)
     file.keys["granite_swa.attention.sliding_window_pattern"] = struct.pack("<IIQ", ARRAY, BOOL, 2) + pattern
     return file.write(out)
+
+
+def as_qwen3(source: Path, out: Path) -> Path:
+    """The trunk of the tiny MTP model under another name: llama.cpp computes the same, bit for bit, and hands
+    out the inputs of its layers."""
+    file = Gguf(source)
+    file.keep(lambda name: not name.startswith("blk.4."))
+    for key in ("nextn_predict_layers", "expert_feed_forward_length"):
+        del file.keys[f"hy_v3.{key}"]
+    file.set("hy_v3.block_count", U32, 4)
+    file.rename_architecture("hy_v3", "qwen3")
+    return file.write(out)

@@ -16,7 +16,7 @@ from specli.engine.compat import compare_vocabularies, shared_tokens
 from specli.engine.fit import check_fit
 from specli.engine.gguf import read_header
 from specli.engine.model import Model, ModelParams
-from specli.errors import DraftMismatch, ModelFileError, SpecliError
+from specli.errors import ModelFileError, SpecliError, UsageError
 from specli.profiles import load, resolve
 
 CHATML = (
@@ -132,7 +132,7 @@ def test_heads_alone_are_no_draft(base: Path, tiny_target: Path, tmp_path: Path)
     w.close()
     fit = check_fit(base, path)
     assert fit.verdict == "does-not-fit" and "EAGLE-3" in fit.problems[0]
-    with pytest.raises(DraftMismatch, match=r"head.gguf cannot draft for base.gguf.*EAGLE-3"):
+    with pytest.raises(UsageError, match=r"head is an EAGLE-3 head; use it with --spec-type draft-eagle3"):
         Generator(Request(resolve(load(), {"spec-type": "draft-model"}), base, path))
 
 

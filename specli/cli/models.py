@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ import typer
 from specli.cli import complete
 from specli.cli.help import Groups, Sections
 from specli.errors import UsageError
+from specli.ui.terminal import json_text, with_fallbacks
 
 if TYPE_CHECKING:
     from specli.shelf import Shelved
@@ -53,7 +53,7 @@ def list_models(
     drafts = {each.path: drafts_for(each, found) for each in found}
     if as_json:
         rows = [_as_json(each, drafts[each.path]) for each in found]
-        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+        typer.echo(json_text(rows, indent=2))
     elif found:
         _print(found, drafts)
     else:
@@ -103,7 +103,7 @@ def default(
     path = resolve_model(reference)
     named = reference if not Path(reference).expanduser().exists() else str(path.absolute())
     place = set_default(named)
-    print(f"specli: the default model is {named} now (in {place})", file=sys.stderr)
+    print(with_fallbacks(f"specli: the default model is {named} now (in {place})", sys.stderr), file=sys.stderr)
 
 
 # -- the list --------------------------------------------------------------------------------------
@@ -141,12 +141,16 @@ def _print(found: Sequence[Shelved], drafts: dict[Path, list[Shelved]]) -> None:
 
 
 def _about(each: Shelved) -> str:
+    from specli.engine.features import KINDS
+
     if each.header is None:
         return each.problem or ""
     params = f"{each.n_params / 1e9:.1f}B" if each.n_params >= 1e9 else f"{each.n_params / 1e6:.0f}M"
     parts = [params, f"{each.n_bytes / 1e9:.2f} GB", each.header.file_type or "?", each.family]
     if each.heads == "mtp":
         parts.append("prediction heads inside (--spec-type draft-mtp)")
+    elif f"draft-{each.heads}" in KINDS:
+        parts.append(f"{KINDS[f'draft-{each.heads}']} (--draft-model, --spec-type draft-{each.heads})")
     elif each.heads:
         parts.append(f"only a draft head ({each.heads}), no model of its own")
     return ", ".join(part for part in parts if part)
@@ -162,6 +166,5 @@ def _print_none(more: Sequence[Path]) -> None:
 
 def _echo(line: str) -> None:
     from specli.chat.text import safe_for_terminal
-    from specli.ui.terminal import with_fallbacks
 
     print(safe_for_terminal(with_fallbacks(line, sys.stdout)))

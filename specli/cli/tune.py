@@ -110,7 +110,8 @@ def tune(
 
 def _plan(shared: Shared, settings: Settings, tokens: int, budget: float, reverse: bool) -> Plan:
     from specli import profiles
-    from specli.tune.candidates import LONGEST, NEURAL
+    from specli.settings import NEURAL
+    from specli.tune.candidates import LONGEST
     from specli.tune.session import METHODS, Plan
 
     for key in KEYS:

@@ -53,8 +53,11 @@ class Blocks(SideCache):
         self._open(handle, own, self._hidden.width)
         self._lib.llama_set_causal_attn(handle, found.causal)
         self._no_tokens = ctypes.POINTER(self._lib.llama_token)()
-        self._embd, self._no_embd = self._batch.embd, ctypes.POINTER(ctypes.c_float)()
-        self._own_pos, self._pos = self._batch.pos, (self._lib.llama_pos * (_PLANES * n_batch))()
+        # casts make pointers of their own: a field read from the batch changes with the batch
+        self._embd = ctypes.cast(self._batch.embd, ctypes.POINTER(ctypes.c_float))
+        self._own_pos = ctypes.cast(self._batch.pos, ctypes.POINTER(self._lib.llama_pos))
+        self._no_embd = ctypes.POINTER(ctypes.c_float)()
+        self._pos = (self._lib.llama_pos * (_PLANES * n_batch))()
 
     def _feed(self, start: int) -> None:
         end, size = len(self._target.tokens), self._params.n_batch
@@ -67,7 +70,7 @@ class Blocks(SideCache):
         batch, n = self._batch, len(rows)
         self._require_room(at, n)
         batch.n_tokens, batch.token = n, self._no_tokens
-        batch.pos = ctypes.cast(self._pos, type(batch.pos))
+        batch.pos = ctypes.cast(self._pos, ctypes.POINTER(self._lib.llama_pos))
         for i in range(n):
             batch.logits[i] = 0
             for plane in range(_PLANES):

@@ -21,6 +21,7 @@ from specli.engine.compat import (
     same_array,
     shared_tokens,
 )
+from specli.engine.features import FeatureDraft, feature_draft, feature_problem
 from specli.engine.gguf import ArrayInfo, Header, read_header
 from specli.engine.memory import weight_bytes
 from specli.engine.model import Model, ModelParams
@@ -30,8 +31,6 @@ from specli.errors import DraftMismatch, ModelFileError
 
 Verdict = Literal["fits", "fits-with-notes", "does-not-fit"]
 _HEADS = {
-    "eagle3": "an EAGLE-3 head, which drafts from the target's hidden states",
-    "dflash": "a DFlash head, which drafts from the target's hidden states",
     "gemma4-assistant": "prediction heads for one target, which share its cache",
 }
 
@@ -91,6 +90,9 @@ def check_fit(target: Path, draft: Path, same_vocab: bool = False) -> Fit:
     if kind is not None:
         finding = Finding("draft kind", "model", kind, False, _about_heads(theirs, kind))
         return Fit(target, draft, (finding,), None, *_ratios(ours, theirs))
+    features = feature_draft(theirs)
+    if features is not None:
+        return Fit(target, draft, _features(ours, theirs, features), None, *_ratios(ours, theirs))
     if file_heads(theirs).heads_only:
         return Fit(target, draft, _mtp_heads(ours, theirs), None, *_ratios(ours, theirs))
     check = compare_vocabularies(ours, theirs)
@@ -100,7 +102,7 @@ def check_fit(target: Path, draft: Path, same_vocab: bool = False) -> Fit:
 
 
 def require_model(target: Path, draft: Path) -> None:
-    """Raises DraftMismatch where the draft's file holds only a head (EAGLE-3, DFlash) and no model."""
+    """Raises DraftMismatch where the draft's file holds heads that attend to a target's cache, and no model."""
     header = read_header(draft)
     kind = _head_kind(header)
     if kind is not None:
@@ -132,13 +134,26 @@ def _ratios(target: Header, draft: Header) -> tuple[float, float]:
 
 
 def _head_kind(header: Header) -> str | None:
-    """What the file is if specli cannot draft with it alone: an EAGLE-3 or DFlash head and the like."""
+    """What the file is if specli cannot draft with it at all."""
     return header.architecture if header.architecture in _HEADS else None
 
 
 def _about_heads(draft: Header, kind: str) -> str:
     what = _HEADS[kind]
     return f"{draft.path.name} holds {what}, and is no model of its own; take a small model of the family"
+
+
+def _features(target: Header, draft: Header, found: FeatureDraft) -> tuple[Finding, ...]:
+    """A draft that reads the target's layers, trained for one target."""
+    problem = feature_problem(target, draft)
+    use = f"{found.what}: use it with --draft-model and --spec-type {found.method}"
+    has = f"{target.architecture} of {(target.block_count or 0) - target.nextn_predict_layers}"
+    reads = ", ".join(map(str, found.layers)) or None
+    return (
+        Finding("draft kind", "model", found.what, True, "" if problem else use),
+        Finding("layers", has, reads, problem is None, problem or ""),
+        Finding("vocabulary", target.n_vocab, draft.n_vocab),
+    )
 
 
 def _mtp_heads(target: Header, draft: Header) -> tuple[Finding, ...]:

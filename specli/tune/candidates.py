@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from specli.settings import Value
+from specli.settings import NEURAL, Value
 
 OFF = "off"
 AUTO = "auto"
-NEURAL = ("draft-model", "draft-mtp", "draft-self-layers")
 LONGEST = 8
 """Longest neural draft that is tried; acceptance falls with each position, and costs do not."""
 

@@ -15,8 +15,8 @@ from specli.core.stats import Stats
 from specli.costs import WidthCosts, costs_key, measure_widths, remember_costs
 from specli.engine.gguf import read_header
 from specli.profiles import Profile, Settings
-from specli.settings import Value
-from specli.tune.candidates import LONGEST, NEURAL, Candidate, auto, free, neural, off
+from specli.settings import NEURAL, Value
+from specli.tune.candidates import LONGEST, Candidate, auto, free, neural, off
 from specli.tune.halving import Standing, halve
 from specli.tune.replay import Recording, Replayed, screen
 from specli.tune.verdict import Choice, Scouted, choose

@@ -12,7 +12,7 @@ from specli.pruned import METHOD
 from specli.settings import Value
 from specli.tune.candidates import AUTO, LONGEST, OFF, Candidate, off
 from specli.tune.halving import Standing
-from specli.tuned import FORMAT, Key
+from specli.tuned import FORMAT, WITH_FILE, Key
 
 AS_GOOD = 0.98
 """`auto` is taken in place of a winner that it comes this near to: it adapts to other text, a setting cannot."""
@@ -228,7 +228,7 @@ class Measured:
 def to_profile(name: str, source: str, choice: Choice, measured: Measured, draft: str | None) -> Profile:
     """The profile to write. `draft`: as the user names it, kept where the choice uses it."""
     given: dict[str, Value] = {"description": _description(choice), **choice.candidate.spec}
-    if draft is not None and set(choice.candidate.types) & {"auto", "draft-model", "draft-mtp"}:
+    if draft is not None and set(choice.candidate.types) & WITH_FILE:
         given["draft-model"] = draft
     return Profile(name, source, MappingProxyType(given), MappingProxyType(dict(_measured(choice, measured))))
 

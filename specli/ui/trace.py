@@ -13,13 +13,13 @@ from itertools import groupby
 
 from specli.chat.record import Offer, Recorded
 from specli.chat.text import safe_for_terminal
+from specli.settings import NEURAL
 from specli.ui import terminal
 from specli.ui.layout import Layout, Margin, Run
 
 Words = Callable[[Sequence[int]], str]
 """What tokens say."""
 _UNREAD = 8  # tokens shown of what was drafted in vain
-_NEURAL = ("draft-model", "draft-mtp", "draft-eagle", "draft-self-layers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def _why(each: Recorded) -> str:
 def _offer(offer: Offer) -> str:
     """What became of one drafter's turn that drafted nothing in the end."""
     if offer.proposed == 0:
-        if offer.method in _NEURAL:
+        if offer.method in NEURAL:
             return f"{offer.method} was not asked: a draft would not pay"
         return f"{offer.method} had nothing to propose"
     if offer.kept == 0:

@@ -11,7 +11,7 @@ blocks 1, 2 and 3, borrows the target's token embeddings, and speaks a reduced v
 
 After EAGLE-3 (Li et al. 2025, arXiv 2503.01840): low, middle and high features fused by one matrix, one
 decoder block over (token embedding, fused feature), and training on the head's own states for the later
-steps. Labels are the target's own distributions. The PyTorch graph mirrors llama.cpp's
+steps. It starts from the file's own prediction head, so minutes are enough. Labels are the target's own distributions. The PyTorch graph mirrors llama.cpp's
 src/models/eagle3.cpp:
 
     g_p = fc [l1_p; l2_p; l3_p]
@@ -50,6 +50,7 @@ SEED = 20243
 LAYERS = (1, 2, 3)  # of the target: whose inputs the head sees
 N_DRAFT = 640  # tokens that the head can propose, of the target's 1280
 WEIGHTS = (1.0, 0.8, 0.6)  # of the losses of chained steps 1, 2, 3
+FIRST = 0.75  # part of the training that is on step 1 alone, at a third of the cost
 C = tiny.TARGET
 Pair = tuple[torch.Tensor, torch.Tensor]
 
@@ -57,10 +58,9 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 class Eagle(nn.Module):
     """The head. `forward(embeddings, g, past)` gives (h, (k, v)), shapes (batch, time, n_embd)."""
 
-    def __init__(self, trunk: Any, ids: torch.Tensor) -> None:
+    def __init__(self, ids: torch.Tensor) -> None:
         super().__init__()
         E, q, kv = C.n_embd, C.n_head * C.head_dim, C.n_kv * C.head_dim
-        last = trunk.blocks[-1]
         self.ids = ids
         self.fc = nn.Linear(len(LAYERS) * E, E, bias=False)
         self.attn_norm, self.attn_norm_2 = tiny.RMSNorm(E), tiny.RMSNorm(E)
@@ -72,15 +72,6 @@ class Eagle(nn.Module):
         self.output_norm = tiny.RMSNorm(E)
         self.output = nn.Linear(E, len(ids), bias=False)
         self.cs = tiny.rope_table(tiny.CTX_LEN, C.head_dim)
-        with torch.no_grad():  # warm start: the trunk's last block, its norm and its output rows
-            for m in (self.wq, self.wk, self.wv):
-                m.weight.normal_(std=0.5 / math.sqrt(2 * E))
-            self.fc.weight.normal_(std=0.1 / math.sqrt(3 * E))
-            self.fc.weight[:, 2 * E :] += torch.eye(E)
-            for name in ("wo", "wgu", "wd", "ffn_norm"):
-                getattr(self, name).load_state_dict(getattr(last, name).state_dict())
-            self.output_norm.load_state_dict(trunk.out_norm.state_dict())
-            self.output.weight.copy_(trunk.embd.weight[ids])
 
     def forward(self, emb: torch.Tensor, g: torch.Tensor, past: Sequence[Pair]) -> tuple[torch.Tensor, Pair]:
         B, T, _ = emb.shape
@@ -119,11 +110,38 @@ def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, past: Sequence[Pai
     return out
 
 
+@torch.no_grad()
+def warm_start(head: Eagle, trunk: Any, mtp: dict[str, torch.Tensor], x: torch.Tensor) -> None:
+    """Begin where the model's own prediction head ended: it was trained for the same task, from the
+    token and what leaves the last block. `fc` starts as the best linear guess at that."""
+    E, D = C.n_embd, C.head_dim
+    fused = mtp["attn_norm"][:, None] * mtp["nextn.eh_proj"]
+    for m, name in ((head.wq, "attn_q"), (head.wk, "attn_k"), (head.wv, "attn_v")):
+        w = mtp[name] @ fused
+        if name != "attn_v":  # EAGLE-3 has no norm of queries and keys, and turns neighbouring pairs
+            gain = mtp[f"{name}_norm"]
+            w = w.view(-1, D, 2 * E) * gain[:, None]
+            w = w * (gain.mean() / w.square().sum(-1).mean(-1).sqrt())[:, None, None]
+            w = w.view(-1, 2, D // 2, 2 * E).transpose(1, 2).reshape(-1, 2 * E)
+        m.weight.copy_(w)
+    head.wgu.weight.copy_(torch.cat([mtp["ffn_gate"], mtp["ffn_up"]]))
+    for m, name in (
+        (head.wo, "attn_output"), (head.wd, "ffn_down"), (head.ffn_norm, "ffn_norm"),
+        (head.attn_norm, "nextn.enorm"), (head.attn_norm_2, "nextn.hnorm"),
+        (head.output_norm, "nextn.shared_head_norm"),
+    ):  # fmt: skip
+        m.weight.copy_(mtp[name])
+    head.output.weight.copy_(trunk.embd.weight[head.ids])
+    seen, _ = features(trunk, x)
+    leaves = trunk.hidden(x).reshape(-1, E)
+    head.fc.weight.copy_(torch.linalg.lstsq(seen.reshape(len(leaves), -1), leaves).solution.T)
+
+
 # -- the target ------------------------------------------------------------------------------------
 
 
-def load_trunk(path: Path) -> tuple[Any, Tokenizer]:
-    """The trunk in PyTorch and its tokenizer, both from the model file."""
+def load_trunk(path: Path) -> tuple[Any, dict[str, torch.Tensor], Tokenizer]:
+    """The trunk in PyTorch, the weights of its prediction head and its tokenizer, from the model file."""
     reader = gguf.GGUFReader(str(path))
     w = {t.name: torch.tensor(gguf.quants.dequantize(t.data, t.tensor_type)) for t in reader.tensors}
     trunk = tiny.LM(C)
@@ -143,7 +161,8 @@ def load_trunk(path: Path) -> tuple[Any, Tokenizer]:
     tok.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     tok.decoder = decoders.ByteLevel()
     tok.add_special_tokens(tiny.SPECIALS)
-    return trunk.requires_grad_(False), tok
+    mtp = {n[6:-7]: t for n, t in w.items() if n.startswith(f"blk.{C.n_layer}.")}
+    return trunk.requires_grad_(False), mtp, tok
 
 
 def features(trunk: Any, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -159,22 +178,27 @@ def features(trunk: Any, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]
 # -- training --------------------------------------------------------------------------------------
 
 
-def chain(head: Eagle, trunk: Any, x: torch.Tensor, seen: torch.Tensor) -> list[torch.Tensor]:
+def chain(
+    head: Eagle, trunk: Any, x: torch.Tensor, seen: torch.Tensor, steps: int = len(WEIGHTS)
+) -> list[torch.Tensor]:
     """Logits of the chained steps; row j of each is about what follows x[j + 1]."""
     emb, g, past, out = trunk.embd(x[:, 1:]), head.fc(seen[:, :-1]), [], []
-    for _ in WEIGHTS:
+    for _ in range(steps):
         h, kv = head(emb, g, past)
         out.append(head.logits(h))
         past, g = [*past, kv], tiny.shift(h)
     return out
 
 
-def train(trunk: Any, data: torch.Tensor, held: torch.Tensor, steps: int) -> Eagle:
+def train(
+    trunk: Any, mtp: dict[str, torch.Tensor], data: torch.Tensor, held: torch.Tensor, steps: int
+) -> Eagle:
     torch.manual_seed(SEED)
     ids = torch.bincount(data, minlength=tiny.VOCAB).argsort(descending=True, stable=True)[:N_DRAFT]
     ids = torch.unique(torch.cat((torch.arange(3), ids[: N_DRAFT - 3], ids)))[:N_DRAFT]
     share = float(torch.isin(data, ids).float().mean())
-    head = Eagle(trunk, ids)
+    head = Eagle(ids)
+    warm_start(head, trunk, mtp, next(tiny.batches(data, 16, 256, SEED + 1))[0])
     print(f"head: {sum(p.numel() for p in head.parameters())} parameters, {len(ids)} tokens that make up "
           f"{share:.3f} of the text", flush=True)  # fmt: skip
     opt, batches, began = (
@@ -184,12 +208,12 @@ def train(trunk: Any, data: torch.Tensor, held: torch.Tensor, steps: int) -> Eag
     )
     for s in range(steps):
         x, _ = next(batches)
-        tiny.set_lr(opt, 2e-3, s, steps)
+        tiny.set_lr(opt, 2e-3, s, steps, warm=15)
         with torch.no_grad():
             seen, logits = features(trunk, x)
             soft = logits.softmax(-1)[:, 1:, head.ids]
-        total = torch.zeros(())
-        for i, (weight, out) in enumerate(zip(WEIGHTS, chain(head, trunk, x, seen))):
+        total, chained = torch.zeros(()), 1 if s < FIRST * steps else len(WEIGHTS)
+        for i, (weight, out) in enumerate(zip(WEIGHTS, chain(head, trunk, x, seen, chained))):
             loss = -(soft * out.log_softmax(-1)).sum(-1)[:, i:].mean()  # earlier rows have no step before
             total = total + weight * loss
         opt.zero_grad(set_to_none=True)
@@ -240,24 +264,24 @@ def export(path: str, head: Eagle, tok: Tokenizer) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", default="tiny-eagle3.gguf")
-    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--steps", type=int, default=160)
     parser.add_argument("--smoke", action="store_true", help="a few steps only")
     parser.add_argument("--work", help="file for the PyTorch weights")
     parser.add_argument("--export-only", action="store_true", help="no training: the weights of --work")
     a = parser.parse_args()
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     torch.use_deterministic_algorithms(True)
-    trunk, tok = load_trunk(MODELS / "tiny-target-mtp.gguf")
+    trunk, mtp, tok = load_trunk(MODELS / "tiny-target-mtp.gguf")
     if a.export_only:
         kept = torch.load(a.work)
-        head = Eagle(trunk, kept.pop("ids"))
+        head = Eagle(kept.pop("ids"))
         head.load_state_dict(kept)
     else:
         docs, held_docs, _ = tiny.build_corpus()
         data, held = tiny.encode_docs(tok, docs), tiny.encode_docs(tok, held_docs)
         print(f"tokens: train {len(data)} held-out {len(held)}; loss of the trunk on held-out text "
               f"{tiny.val_loss(trunk, held):.3f}", flush=True)  # fmt: skip
-        head = train(trunk, data, held, 6 if a.smoke else a.steps)
+        head = train(trunk, mtp, data, held, 6 if a.smoke else a.steps)
         if a.work:
             torch.save({**head.state_dict(), "ids": head.ids}, a.work)
     export(a.out, head, tok)
