@@ -15,7 +15,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import BinaryIO
 
@@ -64,17 +64,26 @@ class LayerSet:
 # -- the set ---------------------------------------------------------------------------------------
 
 
-def set_path(model: Path) -> Path:
-    """Where the set of a model is kept."""
-    name = re.sub(r"[^\w.-]+", "-", model.name.removesuffix(".gguf"))
-    return paths.config_dir(create=False) / "layers" / f"{name}.json"
+def set_path(model: Path, fingerprint: str) -> Path:
+    """Where the set of a model is kept. Files of one name need not be one model, so the fingerprint counts."""
+    return _sets() / f"{_plain(model)}-{fingerprint[:8]}.json"
+
+
+def _sets() -> Path:
+    return paths.config_dir(create=False) / "layers"
+
+
+def _plain(model: Path) -> str:
+    return re.sub(r"[^\w.-]+", "-", model.name.removesuffix(".gguf"))
 
 
 def remember(model: Path, found: LayerSet) -> Path:
-    """Keep a set; returns its file. Copies of another version of the model go."""
-    path = set_path(model)
-    _drop_copies(_recorded_target(path) - {found.target})
-    paths.write_atomic(path, json.dumps({"format": FORMAT, **asdict(found)}, indent=1) + "\n")
+    """Keep a set; returns its file. Sets and copies of what the file held before go."""
+    for old in _outdated(model, found.target):
+        _drop(old)
+    path = set_path(model, found.target)
+    kept = {"format": FORMAT, "file": str(model.absolute()), **asdict(found)}
+    paths.write_atomic(path, json.dumps(kept, indent=1) + "\n")
     return path
 
 
@@ -84,25 +93,46 @@ def layer_set(model: Path) -> LayerSet:
     problem = prune_problem(header)
     if problem:
         raise ModelFileError(problem)
-    path = set_path(model)
+    fingerprint = header.fingerprint
+    path = set_path(model, fingerprint)
     find = f"`specli layers {model}` finds"
+    if path.exists():
+        found = _read(path)
+        if found is None or (found.target, found.blocks) != (fingerprint, header.block_count):
+            raise ModelFileError(f"{path} cannot be read any more; {find} the layers anew")
+        return found
+    if _outdated(model, fingerprint):
+        raise ModelFileError(
+            f"{model.name} is not the file any more whose layers were judged; {find} them anew"
+        )
+    raise ModelFileError(
+        f"which layers of {model.name} can be left out is not known yet; {find} them, and says whether it pays"
+    )
+
+
+def _read(path: Path) -> LayerSet | None:
+    """A kept set; None for a file that is not what it should be."""
     try:
         kept = json.loads(path.read_text("utf-8"))
-        right_format = kept.pop("format") == FORMAT
-        found = LayerSet(**{**kept, "layers": tuple(kept["layers"])})
-        sound = right_format and _sound(found)
-    except FileNotFoundError:
-        raise ModelFileError(
-            f"which layers of {model.name} can be left out is not known yet; {find} them, and says whether it pays"
-        ) from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        sound = False
-    if not sound:
-        raise ModelFileError(f"{path} cannot be read any more; {find} the layers anew")
-    if found.target != header.fingerprint or found.blocks != header.block_count:
-        raise ModelFileError(
-            f"{model.name} is not the file any more whose layers were judged on {found.date[:10]}; {find} them anew"
-        )
+        known = {field.name: kept[field.name] for field in fields(LayerSet)}
+        found = LayerSet(**{**known, "layers": tuple(kept["layers"])})
+        return found if kept["format"] == FORMAT and _sound(found) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _outdated(model: Path, fingerprint: str) -> list[Path]:
+    """Sets kept for the same file when it held another model."""
+    return [path for path in _own(model) if path != set_path(model, fingerprint)]
+
+
+def _own(model: Path) -> list[Path]:
+    """All sets kept for this file, whatever it held."""
+    found = []
+    for path in sorted(_sets().glob(f"{_plain(model)}-*.json")):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            if json.loads(path.read_text("utf-8"))["file"] == str(model.absolute()):
+                found.append(path)
     return found
 
 
@@ -112,31 +142,26 @@ def _sound(found: LayerSet) -> bool:
         all(isinstance(layer, int) and 0 <= layer < found.blocks for layer in layers)
         and 0 < len(layers) < found.blocks
         and list(layers) == sorted(set(layers))
-        and isinstance(found.date, str)
+        and re.fullmatch("[0-9a-f]+", found.target) is not None
     )
 
 
 def forget(model: Path) -> int:
     """Drop the set of `model` and its copies; returns how many bytes that frees."""
-    path = set_path(model)
-    targets = _recorded_target(path) | {read_header(model).fingerprint}
-    with suppress(FileNotFoundError):
-        path.unlink()
-    return _drop_copies(targets)
+    fingerprint = read_header(model).fingerprint
+    freed = sum(_drop(path) for path in {*_own(model), set_path(model, fingerprint)})
+    return freed + _drop_copies(fingerprint)
 
 
-def _recorded_target(path: Path) -> set[str]:
-    """The fingerprint that a kept set is for; nothing where there is none to be read."""
-    try:
-        target = json.loads(path.read_text("utf-8"))["target"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return set()
-    return {target} if isinstance(target, str) and re.fullmatch("[0-9a-f]+", target) else set()
+def _drop(path: Path) -> int:
+    found = _read(path)
+    path.unlink(missing_ok=True)
+    return _drop_copies(found.target) if found is not None else 0
 
 
-def _drop_copies(targets: set[str]) -> int:
+def _drop_copies(target: str) -> int:
     freed = 0
-    for copy in (each for target in targets for each in _copies(target)):
+    for copy in _copies(target):
         with suppress(OSError):  # in use on Windows
             size = copy.stat().st_size
             copy.unlink()
