@@ -15,9 +15,12 @@ from specli.settings import TYPE_ALIASES, did_you_mean
 
 _ORDER = (
     "families", "auto", "draft-self", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "draft-model", "draft-mtp",
-    "draft-eagle3", "draft-block", "layers", "trees", "grammar", "exact", "sampling", "troubleshooting",
+    "draft-eagle3", "draft-block", "layers", "trees", "grammar", "exact", "sampling", "chat", "troubleshooting",
 )  # fmt: skip
 """The order in which topics are listed; what is not here comes last, by name."""
+
+_OTHERS = ("chat", "troubleshooting")
+"""Pages that are about no method: they stand in docs/ itself."""
 
 ALIASES: Mapping[str, str] = {
     **TYPE_ALIASES,
@@ -43,11 +46,18 @@ ALIASES: Mapping[str, str] = {
     "p-eagle": "draft-block",
     "draft-self-layers": "layers",
     "layerskip": "layers",
+    "tree": "trees",
+    "spec-tree": "trees",
+    "specinfer": "trees",
+    "sequoia": "trees",
     "swift": "layers",
     "json-schema": "grammar",
     "verification": "sampling",
     "verify": "sampling",
     "seed": "sampling",
+    "commands": "chat",
+    "sessions": "chat",
+    "trace": "chat",
     "help": "troubleshooting",
 }
 """Other words for a topic."""
@@ -90,8 +100,8 @@ def _files() -> list[Path]:
     if packaged.is_dir():
         return sorted(packaged.glob("*.md"))
     docs = Path(__file__).resolve().parent.parent / "docs"
-    extra = docs / "troubleshooting.md"
-    return [*sorted((docs / "methods").glob("*.md")), *([extra] if extra.is_file() else [])]
+    others = [docs / f"{name}.md" for name in _OTHERS]
+    return [*sorted((docs / "methods").glob("*.md")), *(path for path in others if path.is_file())]
 
 
 def _read(path: Path) -> Page:

@@ -136,14 +136,14 @@ def options() -> set[str]:
     }
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+OURS = [page for page in PAGES if page.stem != "compare"]  # which names options of other programs
+
+
+@pytest.mark.parametrize("page", OURS, ids=lambda page: page.stem)
 def test_every_option_named_in_the_documentation_exists(page: Path) -> None:
     spans = re.findall(r"`(-[^`\n]+)`", page.read_text("utf-8"))
     named = {name for span in spans for name in re.findall(r"(?:^|[\s/])(--?[a-z][a-z0-9-]*)", span)}
-    foreign = (
-        {"--verbose", "--stats", "--draft", "--think", "--hidethinking"} if page.stem == "compare" else set()
-    )
-    assert named - options() - foreign == set()
+    assert named - options() == set()
 
 
 # -- generated, and so equal ------------------------------------------------------------------------
@@ -281,8 +281,20 @@ def test_explain_renders_for_a_terminal(width: int, monkeypatch: pytest.MonkeyPa
 def test_the_wheel_ships_the_pages() -> None:
     text = (ROOT / "pyproject.toml").read_text("utf-8")
     assert '"docs/methods" = "specli/_explain"' in text
-    assert '"docs/troubleshooting.md" = "specli/_explain/troubleshooting.md"' in text
-    assert {page.topic for page in explain.pages()} == {*METHODS, "troubleshooting"}
+    others = {page.topic for page in explain.pages()} - set(METHODS)
+    assert others == {"chat", "troubleshooting"}
+    for topic in others:
+        assert f'"docs/{topic}.md" = "specli/_explain/{topic}.md"' in text
+
+
+def test_the_page_on_chat_lists_its_commands() -> None:
+    from specli.ui.commands import COMMANDS
+
+    text = explain.page("chat").text.replace("\\|", "|")
+    listed = re.findall(r"^\| `/(\w+) ?([^`]*)` \| ", text, re.MULTILINE)
+    assert listed == [(command.name, command.argument) for command in COMMANDS if command.name != "exit"] + [
+        ("exit", "")
+    ]
 
 
 # -- completion -------------------------------------------------------------------------------------
@@ -313,6 +325,9 @@ def test_the_shell_completes_commands_options_models_profiles_and_methods(tmp_pa
     ]  # fmt: skip
     assert complete("specli chat -fa o") == ["on", "off"]
     assert complete("specli explain trou") == ["troubleshooting"]
+    (tmp_path / "sessions").mkdir()
+    (tmp_path / "sessions" / "holiday.json").touch()
+    assert complete("specli chat --resume h", SPECLI_DATA_DIR=str(tmp_path)) == ["holiday"]
 
 
 @pytest.mark.parametrize("args", [["--help"], ["chat", "--help"], ["explain"], ["explain", "auto"]])

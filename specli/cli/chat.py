@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from specli.cli import complete
 from specli.cli.options import Shared, shared_options
 from specli.errors import SessionError, UsageError
 from specli.ui.think import Think
@@ -30,7 +31,12 @@ def chat(
     ] = False,
     resume: Annotated[
         str | None,
-        typer.Option("--resume", metavar="NAME", help="Go on with the conversation saved under this name"),
+        typer.Option(
+            "--resume",
+            metavar="NAME",
+            help="Go on with the conversation saved under this name",
+            autocompletion=complete.sessions,
+        ),
     ] = None,
     no_save: Annotated[
         bool, typer.Option("--no-save", help="Do not save the conversation (/save still does)")

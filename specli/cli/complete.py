@@ -64,6 +64,22 @@ def of_key(key: Key) -> Callable[[str], list[str]] | None:
     return choices
 
 
+def sessions(incomplete: str) -> list[str]:
+    """Saved conversations, the latest first."""
+    from specli.paths import data_dir
+
+    with suppress(OSError):
+        files = list((data_dir(create=False) / "sessions").glob("*.json"))
+        return _beginning(incomplete, [f.stem for f in sorted(files, key=_changed, reverse=True)])
+    return []
+
+
+def _changed(path: Path) -> float:
+    with suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0
+
+
 def engines(incomplete: str) -> list[str]:
     """What `specli export` knows."""
     from specli.export import ENGINES
