@@ -89,6 +89,10 @@ class Model:
         self._disordered = False  # an error broke off an answer: what the caches hold is unknown
         self._closed = False
         self._lock = threading.Lock()
+        self._process = os.getpid()
+
+    def __repr__(self) -> str:
+        return f"<specli.Model {self.name}>"
 
     # -- what there is --------------------------------------------------------------------------
 
@@ -217,7 +221,9 @@ class Model:
 
     @contextmanager
     def _engine(self) -> Iterator[None]:
-        """One at a time in the engine, which would not survive two."""
+        """One at a time in the engine, which would not survive two, nor a fork."""
+        if os.getpid() != self._process:
+            raise SpecliError("this process was forked from the one that loaded the model; load it here")
         if not self._lock.acquire(blocking=False):
             raise SpecliError("the model is at work already; it says one answer at a time")
         try:

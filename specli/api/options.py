@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -52,6 +53,8 @@ class LoadOptions(AnswerOptions, total=False):
     spec_self_size_n: int | None
     spec_self_size_m: int | None
     spec_self_min_hits: int | None
+    spec_tree: str | None
+    self_method: str | None
     same_vocab: bool | None
     fixed: bool | None
     exact: bool | None
@@ -59,7 +62,7 @@ class LoadOptions(AnswerOptions, total=False):
     verify: str | None
     grammar: str | None
     grammar_file: str | os.PathLike[str] | None
-    json_schema: str | None
+    json_schema: str | Mapping[str, object] | None
     json_schema_file: str | os.PathLike[str] | None
     ctx_size: int | None
     threads: int | None
@@ -109,6 +112,8 @@ def _unknown(name: str, known: Mapping[str, Key]) -> str:
 def _plain(key: Key, value: object) -> object:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
+    if key.name == "json-schema" and isinstance(value, Mapping):
+        return json.dumps(value)
     return [value] if key.kind == "texts" and isinstance(value, str) else value
 
 
