@@ -42,6 +42,7 @@ class Emulator:
         self.y = self.x = 0  # y counts from the first row of all
         self.saved = (0, 0, False)
         self.pending = False  # a wrap is due
+        self.wraps = True
         self.style = ""
         self.unknown: list[str] = []
         self._rest = ""
@@ -97,7 +98,9 @@ class Emulator:
         if final == "m":
             self.style = "" if match["params"] in ("", "0") else match["params"]
             return
-        if match["private"] or final in "nhlt":
+        if match["private"] and match["params"] == "7":
+            self.wraps = final == "h"
+        if match["private"] or final in "nhltq":
             return
         self.pending = False
         if final == "A":
@@ -156,7 +159,9 @@ class Emulator:
                 at = len(row.cells) if self.pending else self.x
                 row.cells[at - 1].text += char
             return
-        if self.pending or self.x + width > self.columns:
+        if not self.wraps and self.x + width > self.columns:
+            self.x = self.columns - width
+        elif self.pending or self.x + width > self.columns:
             row.wrapped = True
             self.x, self.pending = 0, False
             self._down()
@@ -166,7 +171,7 @@ class Emulator:
         row.cells[self.x : self.x + width] = [Cell(char, width > 1, self.style), *[Cell("")] * (width - 1)]
         self.x += width
         if self.x >= self.columns:
-            self.x, self.pending = self.columns - 1, True
+            self.x, self.pending = self.columns - 1, self.wraps
 
     def _down(self) -> None:
         self.y += 1

@@ -31,6 +31,7 @@ class Parrot(Made):
     over after whatever the prompt ends with, and ends with the end token."""
 
     says: Sequence[bytes | str] = ()
+    endless: bool = False
     control: Sequence[str] = ()
 
     def _weights(self, w: Any) -> None:
@@ -41,7 +42,7 @@ class Parrot(Made):
         for i in range(len(self.says)):
             embedding[first + i, i + 1] = 1
             output[first + i, i] = 50
-        output[self.eos, len(self.says)] = 50
+        output[first if self.endless else self.eos, len(self.says)] = 50
         w.add_tensor("token_embd.weight", embedding)
         w.add_tensor("output.weight", output)
         w.add_tensor("output_norm.weight", np.ones(e, np.float32))
@@ -60,8 +61,9 @@ def parrot(
     template: str | None = TEMPLATE,
     control: Sequence[str] = (),
     context: int = 2048,
+    endless: bool = False,
 ) -> Path:
-    """Write a model that says `says`, piece by piece. A piece said twice must differ in how it is cut."""
+    """Write a model that says `says`, piece by piece, over and over if `endless`."""
     assert len(says) < 127 and len(set(says)) == len(says), "every piece once"
     spelled = dict(zip(_order(), byte_tokens()))
     pieces = [p if p in control else "".join(spelled[b] for b in _bytes(p)) for p in says]
@@ -69,7 +71,14 @@ def parrot(
     assert len(set(tokens)) == len(tokens), "no single bytes, no control tokens of the template"
     types = [CONTROL if t in SPECIAL or t in control else NORMAL for t in tokens]
     made = Parrot(
-        tokens, types=types, template=template, width=128, context=context, says=pieces, control=control
+        tokens,
+        types=types,
+        template=template,
+        width=128,
+        context=context,
+        says=pieces,
+        control=control,
+        endless=endless,
     )
     return made.write(path)
 

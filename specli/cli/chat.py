@@ -183,7 +183,11 @@ def _lines(talk: Chat) -> Iterable[str]:
         from specli.paths import data_dir
         from specli.ui.commands import completion
         from specli.ui.keyboard import Keyboard
+        from specli.ui.plainkeys import PlainKeys
+        from specli.ui.terminal import can_move, is_terminal
 
+        if not can_move(sys.stdout if is_terminal(sys.stdout) else sys.stderr):
+            return PlainKeys()
         return Keyboard(data_dir() / "history", lambda line: completion(talk, line))
     return _piped()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +10,7 @@ import typer
 
 from specli.cli import complete
 from specli.errors import UsageError
+from specli.ui.terminal import json_text, with_fallbacks
 
 if TYPE_CHECKING:
     from specli.engine.fit import Fit
@@ -110,14 +110,13 @@ def _settings(profile: str | None, temp: float | None) -> Settings:
 
 
 def _say(line: str) -> None:
-    from specli.ui.terminal import with_fallbacks
 
     if sys.stderr is not None:
         print(with_fallbacks(f"specli: {line}", sys.stderr), file=sys.stderr, flush=True)
 
 
 def _print_json(content: object) -> None:
-    typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
+    typer.echo(json_text(content, indent=2))
 
 
 # -- one draft -------------------------------------------------------------------------------------
@@ -218,7 +217,6 @@ def _print_figures(f: PairFigures) -> None:
 
 def _echo(line: str) -> None:
     from specli.chat.text import safe_for_terminal
-    from specli.ui.terminal import with_fallbacks
 
     print(safe_for_terminal(with_fallbacks(line, sys.stdout)))
 

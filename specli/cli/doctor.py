@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Annotated
 
 import typer
 
 from specli.cli import complete
+from specli.ui.terminal import json_text, with_fallbacks
 
 
 def doctor(
@@ -34,7 +34,6 @@ def doctor(
     from specli.doctor import examine
     from specli.errors import SpecliError
     from specli.hub import resolve_model
-    from specli.ui.terminal import with_fallbacks
 
     def say(line: str) -> None:
         if sys.stderr is not None:
@@ -49,7 +48,7 @@ def doctor(
     report = examine(path, say)
     if as_json:
         rows = [{"check": c.name, "state": c.state, "said": c.said} for c in report.checks]
-        typer.echo(json.dumps({"ok": not report.broken, "checks": rows}, indent=2, ensure_ascii=False))
+        typer.echo(json_text({"ok": not report.broken, "checks": rows}, indent=2))
         return int(report.broken)
     width = max(len(check.name) for check in report.checks)
     for check in report.checks:

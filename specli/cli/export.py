@@ -9,6 +9,7 @@ import typer
 
 from specli.cli import complete
 from specli.errors import UsageError
+from specli.ui.terminal import is_terminal, with_fallbacks
 
 
 def export(
@@ -84,7 +85,8 @@ def export(
         settings = profiles.resolve(
             given, {"model": model, "draft-model": draft_model, "spec-type": [*settings.types, "draft-model"]}
         )
-    sys.stdout.write(export(engine, settings, target, draft).text())
+    text = export(engine, settings, target, draft).text()
+    sys.stdout.write(with_fallbacks(text, sys.stdout) if is_terminal(sys.stdout) else text)
 
 
 def _default() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ import typer
 
 from specli.cli import complete
 from specli.cli.help import Groups, Sections
+from specli.ui.terminal import json_text, with_fallbacks
 
 if TYPE_CHECKING:
     from specli.profiles import Key, Profile, Settings, Value
@@ -73,7 +73,7 @@ def show(name: str | None = _NAME, as_json: bool = _JSON, plain: bool = _PLAIN) 
         _print_json(_as_json(profile, settings))
         return
     about = _printable(profile.description) or "no description"
-    typer.echo(f"{profile.name} ({profile.source}): {about}")
+    typer.echo(with_fallbacks(f"{profile.name} ({profile.source}): {about}", sys.stdout))
     lines: list[list[str]] = []
     for section in SECTIONS:
         keys = [key for key in KEYS if key.section == section and key.name != "description"]
@@ -95,7 +95,7 @@ def path(name: str | None = _NAME) -> None:
         from specli.errors import ProfileError
 
         raise ProfileError(f"no file {found}; `specli profiles list` names the profiles there are")
-    typer.echo(str(found))
+    typer.echo(with_fallbacks(str(found), sys.stdout))
 
 
 def _about(description: str, problem: str | None) -> str:
@@ -125,7 +125,7 @@ def _printable(text: str) -> str:
 def _print_json(content: object) -> None:
     from specli.profiles import thawed
 
-    typer.echo(json.dumps(thawed(content), indent=2, ensure_ascii=False, default=str))  # str: TOML's dates
+    typer.echo(json_text(thawed(content), indent=2))
 
 
 def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]], plain: bool) -> None:

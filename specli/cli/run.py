@@ -18,6 +18,7 @@ from specli.cli.tell import Events, Json, Teller, Text
 from specli.errors import Interrupted, SpecliError, UsageError
 from specli.interrupts import Interrupts
 from specli.ui.terminal import is_terminal, with_fallbacks
+from specli.ui.think import Think
 
 if TYPE_CHECKING:
     from specli.api.lines import Line
@@ -76,6 +77,15 @@ def run(
             show_default=False,
         ),
     ] = None,
+    think: Annotated[
+        Literal["show", "hide"],
+        typer.Option(
+            "--think",
+            metavar="show|hide",
+            help="Whether the text holds what the model thinks aloud, with its tags [hide]",
+            show_default=False,
+        ),
+    ] = "hide",
     logprobs: Annotated[
         int | None,
         typer.Option(
@@ -114,7 +124,7 @@ def run(
 
     with Sink(output) as sink, open_model(shared.order(), settings, say) as model:
         with Interrupts() as interrupts:
-            teller = _teller(form, sink, interrupts, shared.quiet)
+            teller = _teller(form, sink, interrupts, shared.quiet, think)
             if lines:
                 failed = _answer_all(model, lines, teller, interrupts, logprobs, say)
             else:
@@ -199,12 +209,12 @@ def _say_waiting() -> None:
 # -- answers --------------------------------------------------------------------------------------
 
 
-def _teller(form: str, sink: Sink, interrupts: Interrupts, quiet: bool) -> Teller:
+def _teller(form: str, sink: Sink, interrupts: Interrupts, quiet: bool, think: Think) -> Teller:
     if form == "events":
         return Events(sink.out, interrupts.stop)
     if form == "json":
-        return Json(sink.out, interrupts.stop)
-    return Text(sink.out, sys.stderr, interrupts.stop, figures=not quiet)
+        return Json(sink.out, interrupts.stop, think)
+    return Text(sink.out, sys.stderr, interrupts.stop, figures=not quiet, think=think)
 
 
 def _answer(model: Model, given: Given, teller: Teller, logprobs: int | None, say: Say) -> int:

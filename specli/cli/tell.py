@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from specli.errors import SpecliError
+from specli.ui.terminal import json_text
+from specli.ui.think import Think
 
 if TYPE_CHECKING:
     from specli.api.model import Model
@@ -41,9 +42,14 @@ class Text:
     """The text as it comes, with live figures on stderr."""
 
     def __init__(
-        self, out: TextIO | None, err: TextIO | None, stop: Callable[[], bool], figures: bool
+        self,
+        out: TextIO | None,
+        err: TextIO | None,
+        stop: Callable[[], bool],
+        figures: bool,
+        think: Think = "hide",
     ) -> None:
-        self._out, self._err, self._stop, self._figures = out, err, stop, figures
+        self._out, self._err, self._stop, self._figures, self._think = out, err, stop, figures, think
         self._readout: Readout | None = None
         self._model: Model | None = None
         self._length = 0
@@ -60,8 +66,9 @@ class Text:
         with ExitStack() as stack:
             nowhere = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
             readout = Readout(
-                self._out or nowhere, self._err or nowhere, stream.model.methods, figures=self._figures
-            )
+                self._out or nowhere, self._err or nowhere, stream.model.methods,
+                figures=self._figures, think=self._think,
+            )  # fmt: skip
             self._readout, self._model, self._length = readout, stream.model, stream.live.prompt_length
             readout.begin(stream.live)
             stack.enter_context(no_echo())
@@ -74,14 +81,15 @@ class Text:
 
 
 class Json:
-    """One object for each answer, when it is whole."""
+    """One object for each answer, when it is whole. `think`: whether its text holds the reasoning, too."""
 
-    def __init__(self, out: TextIO | None, stop: Callable[[], bool]) -> None:
-        self._out, self.halt = out, stop
+    def __init__(self, out: TextIO | None, stop: Callable[[], bool], think: Think = "hide") -> None:
+        self._out, self.halt, self._think = out, stop, think
 
     def tell(self, stream: Stream, tags: Tags = _NO_TAGS) -> None:
         stream.finish()
-        put(self._out, {**tags, **stream.report()})
+        whole = {"text": stream.live.whole_text} if self._think == "show" else {}
+        put(self._out, {**tags, **stream.report(), **whole})
 
     def fail(self, error: SpecliError, tags: Tags = _NO_TAGS) -> None:
         if tags:  # one answer alone has an exit code that says so
@@ -130,5 +138,5 @@ def put(out: TextIO | None, row: Mapping[str, object]) -> None:
         return
     # Escaped where the encoding would otherwise replace characters.
     ascii_only = "utf" not in (out.encoding or "").lower()
-    out.write(json.dumps(row, ensure_ascii=ascii_only) + "\n")
+    out.write(json_text(row, ascii_only=ascii_only) + "\n")
     out.flush()

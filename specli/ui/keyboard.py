@@ -42,7 +42,7 @@ class Keyboard:
             completer=_Completer(complete),
             complete_while_typing=False,
             key_bindings=_bindings(),
-            # stderr where stdout is piped; else left to the session, which knows dumb terminals
+            # stderr where stdout is piped
             output=None if terminal.is_terminal(sys.stdout) else create_output(always_prefer_tty=True),
             color_depth=None if colour else ColorDepth.MONOCHROME,
             prompt_continuation="  ",
@@ -62,11 +62,10 @@ class Keyboard:
     def _read(self) -> str:
         before = signal.signal(signal.SIGTERM, self._terminate)
         try:
-            with terminal.dumb_if_plain():
-                return self._session.prompt(
-                    FormattedText([("bold ansicyan", self._mark)]),
-                    placeholder=FormattedText([("fg:ansibrightblack", _PLACEHOLDER)]),
-                )
+            return self._session.prompt(
+                FormattedText([("bold ansicyan", self._mark)]),
+                placeholder=FormattedText([("fg:ansibrightblack", _PLACEHOLDER)]),
+            )
         finally:
             signal.signal(signal.SIGTERM, before)
 

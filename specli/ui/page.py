@@ -17,6 +17,9 @@ from specli.ui import terminal
 from specli.ui.layout import RAN_OVER, Item, Layout, Run, char_count
 
 _END_OF_ROW, _BELOW = "\x1b[K", "\x1b[J"
+_CUT, _WRAP = "\x1b[?7l", "\x1b[?7h"
+"""Rows too wide are cut off, or go on below. A row drawn for a window that has just become narrower must not
+take two rows: the place to go back to would no longer be right."""
 NARROWEST = 20
 """Cells below which there is no room for a live line."""
 
@@ -27,7 +30,7 @@ class Page:
     def __init__(self, out: TextIO) -> None:
         self._out = out
         self._layout = Layout(self._measure())
-        self._drawn = False  # something stands below that is to go
+        self._drawn = ""  # what drew that which stands below and is to go
 
     @property
     def width(self) -> int:
@@ -52,15 +55,11 @@ class Page:
         rows = self._last(rows, min(most or room, room))
         if self.width < NARROWEST:
             live = ""
-        if rows == [""] and not live:
-            below = _BELOW if self._drawn else ""
-            self._drawn = False
-        else:
-            below = self._below(rows, live)
-            self._drawn = True
-        if text or below:
-            self._out.write(text + below)
+        below = self._below(rows, live) if live or rows != [""] else ""
+        if text or below != self._drawn:
+            self._out.write(text + (below or (_BELOW if self._drawn else "")))
             self._out.flush()
+        self._drawn = below
 
     def end(self, items: Sequence[Item] = ()) -> None:
         """Set the last items, end the row, leave nothing else behind."""
@@ -71,7 +70,7 @@ class Page:
         text = self._rows(text)
         self._out.write(text + (_BELOW if self._drawn else ""))
         self._out.flush()
-        self._drawn = False
+        self._drawn = ""
 
     def _rows(self, text: str) -> str:
         """With what was drawn under its rows erased: row by row, or at once where a row may be full to the
@@ -91,7 +90,8 @@ class Page:
         drawn = [*rows, live] if live else list(rows)
         n = len(drawn) - 1
         make_room = "\x1bD" * n + f"\x1b[{n}A" if n else ""
-        return make_room + "\x1b7" + (_END_OF_ROW + "\r\n").join(drawn) + _BELOW + "\x1b8"
+        rows_below = (_END_OF_ROW + "\r\n").join(drawn) + _BELOW
+        return f"{make_room}\x1b7{_CUT}{rows_below}{_WRAP}\x1b8"
 
     def _measure(self) -> int:
         return max(8, terminal.columns(self._out) - 1)

@@ -70,6 +70,6 @@ def progress(total: float, quiet: bool = False) -> Iterator[Progress]:
 
             class Shown:
                 def at(self, done: float, what: str = "") -> None:
-                    shown.update(task, completed=done, description=what)
+                    shown.update(task, completed=done, description=with_fallbacks(what, sys.stderr))
 
             yield Shown()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
+
+from specli.chat.text import safe_for_terminal
 
 _FALLBACKS = {
     "·": "-", "×": "x", "…": "...", "→": "->", "–": "-", "›": ">", "±": "+-", "•": "*", "│": "|", "─": "-",
@@ -25,7 +29,9 @@ def tolerant(stream: TextIO | None) -> None:
 
 
 def with_fallbacks(text: str, stream: TextIO | None) -> str:
-    """`text` as the stream's encoding can carry it: our own symbols in ASCII where they are not in it."""
+    """`text`, unstyled, as it may be printed there: nothing in it steers a terminal, and our own symbols are in
+    ASCII where the stream's encoding lacks them."""
+    text = safe_for_terminal(text)
     if text.isascii():
         return text
     try:
@@ -35,6 +41,16 @@ def with_fallbacks(text: str, stream: TextIO | None) -> str:
         for symbol, plain in _FALLBACKS.items():
             text = text.replace(symbol, plain)
         return text
+
+
+def json_text(value: object, *, ascii_only: bool = False, indent: int | None = None) -> str:
+    """`value` as JSON that may be looked at in a terminal: what could steer it is escaped, also the characters
+    that JSON itself lets through."""
+    text = json.dumps(value, ensure_ascii=ascii_only, indent=indent, default=str)
+    return _STEERING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+_STEERING = re.compile("[\x7f-\x9f\u202d\u202e\ud800-\udfff]")
 
 
 def is_terminal(stream: TextIO | None) -> bool:
@@ -80,23 +96,6 @@ def _understands_escapes(stream: TextIO | None) -> bool:
 
 
 _VIRTUAL_TERMINAL = 0x0004
-
-
-@contextmanager
-def dumb_if_plain() -> Iterator[None]:
-    """While entered, what else looks at TERM holds the terminal for as plain as we do."""
-    before = os.environ.get("TERM")
-    if not _PLAIN[0]:
-        yield
-        return
-    os.environ["TERM"] = "dumb"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["TERM"]
-        else:
-            os.environ["TERM"] = before
 
 
 def has_colour(stream: TextIO | None) -> bool:
