@@ -422,6 +422,18 @@ def test_raw_text_goes_on_without_turns() -> None:
                 ask()
 
 
+def test_a_full_context_leaves_the_oldest_turns_out() -> None:
+    with load(ctx_size=256, temp=0, max_tokens=20) as model:
+        talk = model.chat()
+        for number in range(8):
+            answer = talk.ask(f"Question {number}: " + "word " * 20)
+            assert answer.stats.prompt_tokens <= 256 - 20 and answer.finish != "context"
+        assert 0 < talk.left_out < 7 and len(talk.messages) == 16
+        with pytest.raises(specli.SpecliError, match="the context holds 256"):
+            talk.ask("word " * 400)
+        assert len(talk.messages) == 16 and talk.ask("Go on.").tokens
+
+
 def test_a_schema_may_be_a_dict() -> None:
     import json
 

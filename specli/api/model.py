@@ -10,13 +10,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from specli.api import options as names
 from specli.api.answer import Answer, Figures, figures_of
-from specli.api.question import Files, Question, Turns, question
+from specli.api.question import Files, Turns, question
 from specli.api.stream import Stream
 from specli.chat.conversation import Prompter
+from specli.chat.dialogue import room
 from specli.core.noise import entropy_seed
 from specli.errors import SpecliError, UsageError
 from specli.opening import Order, is_raw, open_generator
@@ -65,6 +66,14 @@ def open_model(order: Order, settings: Settings, say: Callable[[str], None]) -> 
     began = time.perf_counter()
     generator = open_generator(order, settings, say)
     return Model(generator, is_raw(generator, order.raw), time.perf_counter() - began)
+
+
+class Asked(Protocol):
+    """What can be asked: a `Question`, or a conversation whose last question waits for its answer."""
+
+    def tokens(self, voice: Prompter, raw: bool, system: str | None) -> list[int]:
+        """The prompt, as `voice` makes it of messages; of bare text where `raw`."""
+        ...
 
 
 class Model:
@@ -122,6 +131,11 @@ class Model:
         return self.generator.target.n_ctx
 
     @property
+    def room(self) -> int:
+        """Tokens of the context that a conversation leaves for its next answer."""
+        return room(self.n_ctx, self._settings.max_tokens, self._settings.fixed_width)
+
+    @property
     def notices(self) -> tuple[str, ...]:
         """What was worth knowing so far, a line each."""
         return tuple(self.generator.notices)
@@ -168,7 +182,7 @@ class Model:
 
     def start(
         self,
-        asked: Question,
+        asked: Asked,
         options: Mapping[str, object],
         *,
         halt: Halt = lambda: False,
@@ -176,11 +190,11 @@ class Model:
         asker: object = None,
         turn_seed: int | None = None,
     ) -> Stream:
-        """As `stream`, for what is already a Question. `logprobs`: how many of the likeliest tokens to report
+        """As `stream`, for whatever knows its prompt. `logprobs`: how many of the likeliest tokens to report
         in each one's place. `asker`: whose turn it is, if it builds on the last one. `turn_seed`: the seed,
         unless the options have one."""
         settings = names.changed(self._settings, options)
-        if self.raw and (options.get("system") or (asked.before and asker is None)):
+        if self.raw and options.get("system"):
             raise UsageError("raw text has no turns and no system message; put everything into one prompt")
         if options.get("seed") is None and turn_seed is not None:
             settings = replace(settings, seed=turn_seed)

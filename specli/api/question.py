@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from specli.chat.attached import Attached, read_attached
@@ -26,23 +26,20 @@ class Question:
     given: Given
     before: tuple[Message, ...] = ()
 
-    def turn(self, raw: bool = False) -> Message:
-        """The user's turn, as bare text or as a message."""
-        return Message("user", self.given.raw() if raw else self.given.message())
-
     def tokens(self, voice: Prompter, raw: bool, system: str | None) -> list[int]:
-        """The prompt. `raw`: bare text, the turns as paragraphs; `voice` then has no template.
-
-        Raises UsageError where there is nothing to answer."""
+        """The prompt. `raw`: bare text, which has no turns. Raises UsageError where there is nothing to answer,
+        or what bare text cannot say."""
         if self.given.empty:
             raise UsageError("nothing to answer: the prompt is empty")
-        turns = [*self.before, self.turn(raw)]
         if raw:
-            again = [replace(each, text="\n" + each.text) if each.role == "user" else each for each in turns]
-            return voice.tokens([turns[0], *again[1:]])
-        if system and turns[0].role != "system":
-            turns.insert(0, Message("system", system))
-        return voice.tokens(turns)
+            if self.before:
+                raise UsageError(
+                    "raw text has no turns and no system message; put everything into one prompt"
+                )
+            return voice.raw(self.given.raw())
+        has_system = bool(self.before) and self.before[0].role == "system"
+        first = (Message("system", system),) if system and not has_system else ()
+        return voice.tokens([*first, *self.before, Message("user", self.given.message())])
 
 
 def question(prompt: str | Turns, files: Files = ()) -> Question:

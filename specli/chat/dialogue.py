@@ -18,6 +18,12 @@ Tokens = Callable[[Sequence[Message]], list[int]]
 """The prompt for some messages, as a `Prompter` makes it."""
 
 
+def room(n_ctx: int, max_tokens: int | None, fixed_width: int | None) -> int:
+    """Tokens of the context that a prompt leaves for its answer: a quarter, or as much as it may have."""
+    quarter = n_ctx // 4
+    return (quarter if max_tokens is None else min(quarter, max_tokens)) + (fixed_width or 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """What the model gets. `left_out`: turns that this prompt is the first to do without."""
