@@ -39,7 +39,7 @@ from specli.profiles import (
 )
 from specli.settings import GRAMMARS
 
-SHIPPED = ["auto", "chat", "code", "draft-model", "draft-self", "ngram-simple", "text"]
+SHIPPED = ["auto", "chat", "code", "draft-eagle3", "draft-model", "draft-self", "ngram-simple", "text"]
 EMPTY = Profile("empty", "empty.toml")
 
 
