@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 
 from specli.errors import UsageError
 from specli.interrupts import Interrupts
-from specli.ui.terminal import with_fallbacks
+from specli.ui.terminal import json_text, with_fallbacks
 
 if TYPE_CHECKING:
     from specli.layers.session import Found, Plan
@@ -124,7 +123,7 @@ def _find(plan: Plan, quiet: bool, as_json: bool) -> int:
             return interrupts.exit_code or interrupted.exit_code
     taken = time.perf_counter() - began
     if as_json:
-        typer.echo(json.dumps(_as_json(plan, found, taken), indent=2, ensure_ascii=False))
+        typer.echo(json_text(_as_json(plan, found, taken), indent=2))
     else:
         _print(plan, found, taken)
     return 0
