@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from specli.assembly import Generator
 from specli.casting import CastList
 from specli.chat.answer import Answer
 from specli.chat.conversation import Message
+from specli.chat.dialogue import room
 from specli.engine.saved import CacheState, cache_key, give, prune, read_state, take, unsavable, write_state
 from specli.errors import SessionError, SpecliError, UsageError
 from specli.opening import Order, is_raw, open_generator
@@ -71,10 +72,7 @@ class Loaded:
 
     @property
     def room(self) -> int:
-        """A quarter of the context, or as much as an answer may have."""
-        s = self.settings
-        quarter = self.n_ctx // 4
-        return (quarter if s.max_tokens is None else min(quarter, s.max_tokens)) + (s.fixed_width or 1)
+        return room(self.n_ctx, self.settings.max_tokens, self.settings.fixed_width)
 
     @property
     def raw(self) -> bool:
@@ -115,14 +113,12 @@ class Loaded:
 
     # -- changing -------------------------------------------------------------------------------
 
-    def set(self, changes: Mapping[Key, object]) -> list[str]:
-        given = {**self._order.given, **{key.attribute: value for key, value in changes.items()}}
-        order = replace(self._order, given=given)
+    def set(self, key: Key, value: object) -> None:
+        order = replace(self._order, given={**self._order.given, key.attribute: value})
         self._change(self._resolved(order))
         self._order = order
-        return []
 
-    def draft_with(self, types: str) -> list[str]:
+    def draft_with(self, types: str) -> None:
         order = replace(self._order, given={**self._order.given, "types": [types]})
         settings = self._resolved(order)
         try:
@@ -131,7 +127,6 @@ class Loaded:
             self._say(f"loading {self.name} again for that")
             self._load(order, settings)
         self._order = order
-        return []
 
     def use_profile(self, name: str) -> list[str]:
         order = replace(self._order, profile=name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,7 +15,7 @@ from specli.errors import SpecliError
 from specli.interrupts import Interrupts
 from specli.profiles import Key, Settings
 from specli.ui import commands, terminal
-from specli.ui.lines import messages
+from specli.ui.lines import Typed, messages
 from specli.ui.readout import Readout
 from specli.ui.screen import Screen
 from specli.ui.think import Think
@@ -83,11 +83,11 @@ class LoadedModel(Protocol):
         """Start the answer to prompt tokens. `stop()`: when to end it. `answers`: how many there were before."""
         ...
 
-    def set(self, changes: Mapping[Key, object]) -> list[str]:
-        """Change settings; None puts one back to what the profile says."""
+    def set(self, key: Key, value: object) -> None:
+        """Change a setting; None puts it back to what the profile says."""
         ...
 
-    def draft_with(self, types: str) -> list[str]:
+    def draft_with(self, types: str) -> None:
         """Change who drafts."""
         ...
 
@@ -120,23 +120,32 @@ class Chat:
     dialogue: Dialogue = field(default_factory=Dialogue)
     answers: list[Answer] = field(default_factory=list)
     think: Think = "fold"  # what becomes of reasoning
-    ended_by: int | None = None  # exit code of the signal that ended it
     _unsaved: str = ""  # why saving failed, once that was said
+    _interrupts: Interrupts = field(default_factory=Interrupts)
 
     def run(self, lines: Iterable[str]) -> int:
         """Answer line by line to the end of `lines`; returns the exit code."""
+        patience = _DOUBLE if self.screen.interactive else 0.0
         for typed in messages(lines):
-            if not typed.text.strip():
-                continue
-            command = None if typed.block else commands.parsed(typed.text)
-            if command is None:
-                self.ask(typed.text)
-            elif not commands.execute(self, command):
+            with Interrupts(patience) as self._interrupts:
+                goes_on = self._do(typed)
+            stopped = self._interrupts
+            if stopped.terminated or (stopped.stop() and not self.screen.interactive):
+                return stopped.exit_code or 0
+            if not goes_on:
                 break
-            if self.ended_by is not None:
-                return self.ended_by
         self._leave()
         return 0
+
+    def _do(self, typed: Typed) -> bool:
+        """Answer, or run a command; False ends the chat."""
+        if not typed.text.strip():
+            return True
+        command = None if typed.block else commands.parsed(typed.text)
+        if command is not None:
+            return commands.execute(self, command)
+        self.ask(typed.text)
+        return True
 
     def _leave(self) -> None:
         name = self.keeper.name
@@ -201,12 +210,12 @@ class Chat:
             figures=screen.figures, page=True, markdown=screen.markdown and not self.model.raw,
             show_drafts=screen.show_drafts, think=self.think,
         )  # fmt: skip
-        with Interrupts(_DOUBLE if screen.interactive else 0.0) as interrupts, terminal.no_echo():
 
-            def stop() -> bool:
-                readout.reading(self.model.cached(), len(tokens))
-                return interrupts.stop()
+        def stop() -> bool:
+            readout.reading(self.model.cached(), len(tokens))
+            return self._interrupts.stop()
 
+        with terminal.no_echo():
             answer = self.model.ask(tokens, stop, self.dialogue.answers)
             self.dialogue.answers += 1
             readout.begin(answer)
@@ -215,8 +224,6 @@ class Chat:
                     readout.step(step)
             finally:
                 readout.end()
-        if interrupts.terminated or (interrupts.stop() and not screen.interactive):
-            self.ended_by = interrupts.exit_code
         return answer
 
     def _after(self, answer: Answer) -> None:

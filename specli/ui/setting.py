@@ -78,10 +78,8 @@ def _set(chat: Chat, argument: str) -> None:
     if not text:
         chat.screen.say(f"{_now(chat, key)}  {key.help}: {key.bounds}")
         return
-    lines = chat.model.set({key: value_of(key, text)})
+    chat.model.set(key, value_of(key, text))
     chat.screen.say(_now(chat, key))
-    for line in lines:
-        chat.screen.say(line)
 
 
 def _now(chat: Chat, key: Key) -> str:
@@ -134,9 +132,8 @@ def _profiles(chat: Chat, _: str) -> Iterable[str]:
 
 
 def _spec(chat: Chat, types: str) -> None:
-    lines = chat.model.draft_with(types) if types else []
-    for line in lines:
-        chat.screen.say(line)
+    if types:
+        chat.model.draft_with(types)
     methods = ", then ".join(chat.model.methods)
     chat.screen.say(f"{methods} drafts" if methods else "nothing drafts: plain decoding")
 
