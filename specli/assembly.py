@@ -29,6 +29,7 @@ from specli.engine.features import KINDS as FEATURES
 from specli.engine.gguf import read_header
 from specli.engine.model import Model
 from specli.engine.template import ChatTemplate
+from specli.engine.traffic import step_ratio
 from specli.errors import SpecliError, UsageError
 from specli.loading import Loader
 from specli.profiles import Settings
@@ -74,6 +75,7 @@ class Generator:
         self._wanted = self._loader.methods
         self.target = self._loader.open_target()
         self.model = self.target.model
+        self.model.vocab.most = self.target.n_ctx
         unused = backend.unused_gpu()
         if unused:
             self._notice(unused)
@@ -117,17 +119,21 @@ class Generator:
         stored = self.stored_costs
         shape = stored.shape if stored else GPU_SHAPE if self.on_gpu else CPU_SHAPE
         costs = Costs(shape, frozen=self.seeded, measured=stored is not None)
-        return ProfitPacer(costs, self.settings.fixed_width, self._known_steps())
+        return ProfitPacer(costs, self.settings.fixed_width, self._step_ratios())
 
-    def _known_steps(self) -> dict[str, float]:
-        """What a draft token costs relative to the target's, by method, as far as it was measured."""
-        steps: dict[str, float] = {}
-        for method in self._wanted if self.stored_costs is not None else ():
+    def _step_ratios(self) -> dict[str, float]:
+        """What a draft token costs relative to the target's, by method: as measured, else as its bytes say."""
+        ratios: dict[str, float] = {}
+        for method in self._wanted:
             file = self.draft_file(method)
-            step = self.stored_costs.step(read_header(file).fingerprint) if file and self.stored_costs else None
-            if step is not None:
-                steps[method] = step
-        return steps
+            draft = read_header(file) if file else self.model.header
+            measured = self.stored_costs.step(draft.fingerprint) if file and self.stored_costs else None
+            if measured is not None:
+                ratios[method] = measured
+            elif file or method == "draft-mtp":
+                heads = method == "draft-mtp"
+                ratios[method] = step_ratio(self.model.header, draft, heads)
+        return ratios
 
     def _open_drafters(self) -> list[Drafter]:
         drafters: list[Drafter] = []
@@ -231,8 +237,9 @@ class Generator:
         """Start an answer to `prompt`; iterate over it to get the text. `stop()` is asked between cycles.
         `logprobs`: how many of the likeliest tokens to report with each emitted one, None for no report.
 
-        Raises SpecliError if the prompt does not fit into the context.
+        Raises SpecliError if the prompt does not fit into the context, or the model's file was changed.
         """
+        self.model.check_file()
         width = self.settings.fixed_width or 1
         if not prompt:
             raise SpecliError("the prompt is empty")

@@ -25,8 +25,9 @@ from specli.engine.context import Context, ContextParams
 from specli.engine.gguf import read_header
 from specli.engine.model import Model, ModelParams
 from specli.engine.probe import TrialSettings
-from specli.engine.prune import prune_problem, pruned_header, token_bytes, write_pruned
+from specli.engine.prune import prune_problem, pruned_header, write_pruned
 from specli.engine.silence import Silencer
+from specli.engine.traffic import token_bytes
 from specli.errors import EngineError, Interrupted, MemoryShortage, ModelFileError, SpecliError, UsageError
 from specli.export import ENGINES, export
 from specli.layers.agreement import Jury, Passage

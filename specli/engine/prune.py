@@ -128,16 +128,6 @@ def _block(name: str) -> int:
     return int(match[1]) if match else -1
 
 
-def token_bytes(header: Header) -> int:
-    """Bytes of weights that decoding one token reads: all, but of the embeddings only one row.
-
-    Of mixtures of experts all are counted, so the figure serves for proportions only.
-    """
-    tensors = [t for part in parts_of(header) for t in part.tensors]
-    tied = not any(t.name == "output.weight" for t in tensors)
-    return sum(t.n_bytes for t in tensors if tied or t.name != "token_embd.weight")
-
-
 def write_pruned(
     source: Path, copy: Path, layers: Sequence[int], stop: Callable[[], bool] = lambda: False
 ) -> None:

@@ -16,8 +16,9 @@ from specli.engine.context import ContextParams
 from specli.engine.gguf import Header, read_header
 from specli.engine.memory import Load, available_bytes, require_memory
 from specli.engine.probe import TrialSettings
-from specli.engine.prune import prune_problem, pruned_header, token_bytes
+from specli.engine.prune import prune_problem, pruned_header
 from specli.engine.silence import Silencer
+from specli.engine.traffic import token_bytes
 from specli.errors import Interrupted, ModelFileError, SpecliError, UsageError
 from specli.layers.agreement import ROWS, Jury, Passage
 from specli.layers.search import SHORTLIST, Search, Step

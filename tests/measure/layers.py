@@ -20,8 +20,9 @@ from pathlib import Path
 from specli import profiles, pruned
 from specli.assembly import Generator, Request
 from specli.engine.gguf import read_header
-from specli.engine.prune import pruned_header, token_bytes
+from specli.engine.prune import pruned_header
 from specli.engine.silence import Silencer
+from specli.engine.traffic import token_bytes
 from specli.layers.agreement import Jury, Passage
 from specli.layers.search import Agreement, Search, Step
 from specli.layers.session import answered, search_params
