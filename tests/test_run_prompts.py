@@ -176,6 +176,7 @@ def test_what_cannot_be_meant_together(run: Runner, tmp_path: Path) -> None:
     file = write(tmp_path / "p", A)
     assert "twice, as PROMPT and with --prompts" in run("--prompts", file, "hi").line
     assert "twice, with -p and with --prompts" in run("--prompts", file, "-p", "hi").line
+    assert run("--prompts", "-", "--no-stdin", stdin=lines(A)).code == 2
     contradiction = run("--prompts", file, "--stream", "text")
     assert contradiction.code == 2 and "--stream text contradicts --prompts" in contradiction.line
 

@@ -98,8 +98,9 @@ def run(
 ) -> int:
     """Answer one prompt, for scripts.
 
-    Standard input (if it is no terminal) and files come first, then the prompt. The answer goes to standard output as it comes, all else to standard error. With --prompts, one answer
-    for each line of a file, from one loaded model.
+    Standard input (if it is no terminal) and files come first, then the prompt. The answer goes to standard
+    output as it comes, all else to standard error. With --prompts, one answer for each line of a file, from
+    one loaded model.
     """
     form = _form(as_json, stream, prompts is not None)
     if logprobs is not None and (logprobs < 0 or form == "text"):
@@ -109,6 +110,10 @@ def run(
     attached = tuple(read_attached(path, f"-f {path}") for path in files or ())
     lines: Sequence[Line] = ()
     given = Given("", attached, said or "")
+    if prompts == "-" and no_stdin:
+        raise UsageError(
+            "--prompts - reads standard input, which --no-stdin leaves alone; leave one of them out"
+        )
     if prompts is not None:
         lines = _lines(prompts, attached, shared.quiet)
     elif not no_stdin:
