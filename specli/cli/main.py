@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from specli import __version__
+from specli import __version__, lastwords
 from specli.chat.text import safe_for_terminal
 from specli.cli import bench, chat, check_draft, doctor, explain, export, layers, models, profiles, run, tune
 from specli.cli.help import Groups, Sections
@@ -59,6 +59,7 @@ def main(args: Sequence[str] | None = None) -> int:
     tolerant(sys.stdout)
     tolerant(sys.stderr)
     end_on_sigterm()
+    lastwords.install()
     debug = os.environ.get("SPECLI_DEBUG", "") not in ("", "0") or bool({"--verbose", "-v"} & set(args))
     code = _guarded(lambda: _invoke(args), debug)
     return _guarded(lambda: _flush(code), debug)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from specli import paths
+from specli import lastwords, paths
 from specli.engine.gguf import Header, read_header
 from specli.engine.gguf_types import REPACKED
 from specli.engine.machine import ROOT, find_gpu, physical_cores, processor_id
@@ -83,6 +83,7 @@ class _Log:
         self.reason = ""
         self.verbose = False
         self.callback: Any = None
+        self.on_abort: Any = None
         self._level = 0
         self._line = ""
 
@@ -146,6 +147,8 @@ def load_library() -> Any:
         raise EngineError(f"llama-cpp-python does not load: {said}; reinstall it for this machine") from error
     check_api(lib)
     _take_log(lib)
+    if lastwords.installed():
+        _take_abort_message()
     lib.llama_backend_init()
     return lib
 
@@ -169,6 +172,16 @@ def _take_log(lib: Any) -> None:
     # leave them a C function that does nothing
     nothing = ctypes.cast(ctypes.pythonapi.Py_IsInitialized, lib.llama_log_callback)
     atexit.register(lib.llama_log_set, nothing, None)
+
+
+def _take_abort_message() -> None:
+    """What the library says when it ends the process goes into our last line, not before it."""
+    kind = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
+    with contextlib.suppress(AttributeError):  # an older libggml says it itself
+        _log.on_abort = kind(lambda said: lastwords.because((said or b"").decode(errors="replace")))
+        take = importlib.import_module("llama_cpp._ggml").libggml.ggml_set_abort_callback
+        take.argtypes, take.restype = [kind], ctypes.c_void_p
+        take(_log.on_abort)
 
 
 def _library_directory(lib: Any) -> Path:

@@ -36,6 +36,7 @@ class Model:
         self.path = path
         self.params = params
         self.header: Header = read_header(path)
+        self._looked, self._fingerprint = _looks(self.header), self.header.fingerprint
         self._lib = backend.load_library()
         self._handle: Any = None
         p = self._lib.llama_model_default_params()
@@ -57,6 +58,18 @@ class Model:
             self.close()
             raise ModelFileError(f"{path}: this file carries no tokenizer")
         self.vocab = Vocab(vocab)
+
+    def check_file(self) -> None:
+        """Raises ModelFileError if the file was changed in place since it was loaded: the weights are mapped, so
+        they changed too, and where the file became shorter the next decode would be the last. A file that
+        another one took the place of is still the old one here."""
+        now = _looks(self.header)
+        same = [(was, new) for was, new in zip(self._looked, now) if was[0] == new[0]]
+        if all(was == new for was, new in same):
+            return
+        if any(new[1] < was[1] for was, new in same) or self.header.fingerprint != self._fingerprint:
+            raise ModelFileError(f"{self.path.name} was changed on the disk while it was in use; start again")
+        self._looked = now
 
     @property
     def handle(self) -> Any:
@@ -142,3 +155,15 @@ class Model:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _looks(header: Header) -> list[tuple[int, int, int]]:
+    """Which file each part is, its size and time; zeros for one that is not there."""
+    looks = []
+    for part in header.parts:
+        try:
+            found = part.stat()
+            looks.append((found.st_ino, found.st_size, found.st_mtime_ns))
+        except OSError:
+            looks.append((0, 0, 0))
+    return looks

@@ -203,6 +203,8 @@ def exercise(path: Path, settings: TrialSettings, extra: bool, widths: Sequence[
     snapshots = max(widths) - 1 if model.takes_snapshots else 0
     params = ContextParams(
         n_ctx=128,
+        n_batch=64,
+        n_ubatch=64,
         threads=settings.threads,
         threads_batch=settings.threads,
         flash_attn=settings.flash_attn,

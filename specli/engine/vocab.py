@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from specli.engine.backend import load_library
-from specli.errors import EngineError
+from specli.errors import EngineError, SpecliError
+
+_BPE = 2  # LLAMA_VOCAB_TYPE_BPE
+_SHORT = 1000  # characters
+_LONG = 4000
+# A word that is too long ends where one class of characters follows another, as words do there anyway
+# (before a mark behind a letter), or else where it must.
+_CUT = re.compile(rf"\S{{{_SHORT},{_LONG}}}?(?<=\w)(?=[^\w\s])|\S{{{_LONG}}}|\s{{{_LONG}}}")
 
 
 class Vocab:
-    """A loaded model's vocabulary. Lives no longer than its model."""
+    """A loaded model's vocabulary. Lives no longer than its model.
+
+    `most`: tokens that a text may have, None for any number; one that must have more is refused without
+    being taken apart first.
+    """
 
     def __init__(self, handle: Any) -> None:
         self._lib = load_library()
@@ -24,6 +36,8 @@ class Vocab:
         self.add_bos: bool = self._lib.llama_vocab_get_add_bos(handle)
         self.add_eos: bool = self._lib.llama_vocab_get_add_eos(handle)
         self.ends = EndTokens(self)
+        self.most: int | None = None
+        self._longest = 0
         self._buffer = ctypes.create_string_buffer(256)
         self._pieces: dict[tuple[int, bool], bytes] = {}
 
@@ -38,8 +52,35 @@ class Vocab:
 
     def tokenize(self, text: str | bytes, special: bool = False) -> list[int]:
         """Token ids of `text`, with nothing added. `special`: control tokens written out in the text
-        are recognised; leave it off for what users wrote."""
+        are recognised; leave it off for what users wrote.
+
+        Raises SpecliError for a text that has more than `most` tokens however it is taken apart.
+        """
         data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+        self._check_length(len(data))
+        if self.type != _BPE or len(data) <= _LONG:
+            return self._tokenize(data, special)
+        plain = data.decode("utf-8", "replace") if isinstance(text, bytes) else text
+        pieces = list(_cut(plain))
+        if len(pieces) == 1:
+            return self._tokenize(data, special)
+        if special:  # a cut could go through a control token
+            raise EngineError(f"the tokenizer cannot take a word of more than {_LONG} characters there")
+        return [t for piece in pieces for t in self._tokenize(piece.encode("utf-8", "surrogatepass"), False)]
+
+    def _check_length(self, size: int) -> None:
+        if self.most is None or size <= self.most:
+            return
+        if not self._longest:
+            self._longest = max(1, *(len(self.raw(t)) for t in range(self.n_tokens)))
+        least = size // self._longest
+        if least > self.most:
+            raise SpecliError(
+                f"a text of {size} bytes has at least {least} tokens and the context holds {self.most}; "
+                "shorten it or raise --ctx-size"
+            )
+
+    def _tokenize(self, data: bytes, special: bool) -> list[int]:
         if not data:
             return []
         size = len(data) + 8
@@ -85,6 +126,17 @@ class Vocab:
     def is_control(self, token: int) -> bool:
         """Whether the token is a control token rather than text."""
         return bool(0 <= token < self.n_tokens and self._lib.llama_vocab_is_control(self._handle, token))
+
+
+def _cut(text: str) -> Iterator[str]:
+    """`text` in pieces, so that no word of it is longer than _LONG characters: for many vocabularies the
+    library finds words by a regular expression that takes stack for every character, until there is none."""
+    at = 0
+    for match in _CUT.finditer(text):
+        if match.end() < len(text):
+            yield text[at : match.end()]
+            at = match.end()
+    yield text[at:]
 
 
 class EndTokens:

@@ -17,8 +17,9 @@ KIB = 1024
 
 @dataclass(frozen=True)
 class Ended:
-    """How a fork ended. `peak`: bytes it had in memory at most, what it shared with its parent included.
-    `said`: the end of what it wrote to standard error."""
+    """How a fork ended. `code`: its exit code, -1 if there is none; `signal`: what ended it, empty if none did.
+    `peak`: bytes it had in memory at most, what it shared with its parent included. `said`: the end of what it
+    wrote to standard error."""
 
     code: int
     signal: str
@@ -33,19 +34,22 @@ def address_space() -> int:
         return int(file.read().split()[0]) * resource.getpagesize()
 
 
-def forked(work: Callable[[], int], seconds: float, room: int | None = None) -> Ended:
+def forked(work: Callable[[], int], seconds: float, room: int | None = None, stdin: bytes = b"") -> Ended:
     """Run `work` in a fork, for `seconds` of its own time (or six times that of the clock's, where others
     want the processor too) and with `room` bytes of address space more than there is now.
 
-    Its standard output goes nowhere, its standard input is empty.
+    Its standard output goes nowhere, its standard input is `stdin`.
     """
-    with tempfile.TemporaryFile(dir=os.environ.get("FUZZ_DIR")) as err:
+    folder = os.environ.get("FUZZ_DIR")
+    with tempfile.TemporaryFile(dir=folder) as err, tempfile.TemporaryFile(dir=folder) as given:
+        given.write(stdin)
+        given.seek(0)
         sys.stdout.flush()
         sys.stderr.flush()
         limit = None if room is None else address_space() + room
         child = os.fork()
         if not child:
-            _child(work, err.fileno(), int(seconds), limit)
+            _child(work, given.fileno(), err.fileno(), int(seconds), limit)
         watch = os.pidfd_open(child)
         try:
             hung = not select.select([watch], [], [], 6 * seconds)[0]
@@ -65,12 +69,12 @@ def forked(work: Callable[[], int], seconds: float, room: int | None = None) -> 
     return Ended(code, name, hung, used.ru_maxrss * KIB, said)
 
 
-def _child(work: Callable[[], int], err: int, seconds: int, limit: int | None) -> None:
+def _child(work: Callable[[], int], given: int, err: int, seconds: int, limit: int | None) -> None:
     """Never returns: the parent's test runner must not wake up twice."""
     code = 99
     try:
         null = os.open(os.devnull, os.O_RDWR)
-        os.dup2(null, 0)
+        os.dup2(given, 0)
         os.dup2(null, 1)
         os.dup2(err, 2)
         signal.alarm(0)

@@ -26,12 +26,13 @@ sys.path[:] = [entry for entry in sys.path if entry]
 from forks import Ended, forked  # noqa: E402
 from mutate import Mutation, mutation  # noqa: E402
 
-from specli.engine import backend  # noqa: E402
+from specli.engine import backend, context, mtp, nextn  # noqa: E402  (before any fork, not in each)
 from specli.engine.gguf import read_header  # noqa: E402
 from specli.engine.gguf_model import check_model  # noqa: E402
 from specli.engine.probe import TrialSettings, exercise  # noqa: E402
 from specli.errors import ModelFileError, SpecliError  # noqa: E402
 
+IMPORTED = (context, mtp, nextn)
 SECONDS = 10.0
 ALLOWANCE = 256 << 20
 DECODED, CHECKED, REFUSED, MEMORY = 0, 10, 11, 12
@@ -122,6 +123,7 @@ def main() -> int:
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     os.environ["FUZZ_DIR"] = str(args.folder)
+    os.environ["GGML_NO_BACKTRACE"] = "1"
     backend.load_library()
     base = forked(lambda: 0, SECONDS).peak
     began, peak = time.monotonic(), 0
