@@ -92,6 +92,10 @@ class CastList:
         methods = list(dict.fromkeys(m for m in methods if m != "none"))
         for method in list(methods):
             lack = self._lacks(method)
+            if lack is None and method == "draft-mtp" and self._feature_method in methods:
+                lack = (
+                    f"it and {self._feature_method} read different rows of the target; leave one of them out"
+                )
             if lack is None and s.tree_size is not None and method in _CHAINS:
                 lack = f"it cannot draft the token trees of --spec-tree {s.tree}"
             if lack and method == self._feature_method and s.origin("draft-model") == "flag":
@@ -122,7 +126,8 @@ class CastList:
             return "it needs a smaller model of the same family, --draft-model MODEL"
         if method in FEATURES:
             return self._lacks_features(method)
-        if self.features is not None and method in ("draft-model", "draft-mtp"):
+        own_heads = method == "draft-mtp" and self.heads.problem is None
+        if self.features is not None and method in ("draft-model", "draft-mtp") and not own_heads:
             return f"{self.features.name} is {self.features.what}; use it with --spec-type {self.features.method}"
         if method == "draft-model" and self.draft_heads is not None:
             return (

@@ -50,18 +50,22 @@ class Eagle(SideCache):
         self._f_embd = np.ctypeslib.as_array(self._features.embd, (self._chunk, self._hidden.width))
         for i in range(self._chunk):
             self._features.n_seq_id[i], self._features.seq_id[i][0], self._features.logits[i] = 1, 0, 1
-        self._own: Rows = np.empty((1, self._width), np.float32)  # the head's state of the last draft token
+        self._waiting: Rows = np.empty((1, self._width), np.float32)  # g of the target's latest token
+        self._own = self._waiting  # the head's state of the latest draft token
 
     def _length(self, n_tokens: int) -> int:
         return max(0, n_tokens - 1)
 
     def _feed(self, start: int) -> None:
-        """The pairs whose token is new, from the first of them on."""
-        at, size = self._length(start), self._params.n_batch
-        tokens = self._target.tokens[at + 1 :]
-        for i in range(0, len(tokens), size):
-            piece = tokens[i : i + size]
-            self._decode(piece, at + i, self._fused(at + i, at + i + len(piece)), output=False)
+        """The pairs whose token is new, from the first of them on; the latest row waits for its token."""
+        at, end, size = self._length(start), len(self._target.tokens), self._params.n_batch
+        if end == 0:
+            return
+        g = self._fused(at, end)
+        self._waiting = g[-1:]
+        for i in range(at, end - 1, size):
+            stop = min(i + size, end - 1)
+            self._decode(self._target.tokens[i + 1 : stop + 1], i, g[i - at : stop - at], output=False)
 
     def _fused(self, start: int, stop: int) -> Rows:
         """g of positions start to stop - 1, shape (stop - start, n_embd)."""
@@ -89,7 +93,7 @@ class Eagle(SideCache):
         n = len(self._tokens)
         if n == 0:
             raise EngineError("an EAGLE-3 head drafts only behind a cached token")
-        row = self._step(token, n - 1, self._fused(n - 1, n))
+        row = self._step(token, n - 1, self._waiting)
         self._tokens.append(token)  # a true pair, so it stays
         return row
 
