@@ -7,48 +7,42 @@ from typing import Any
 from specli.ui import terminal
 from specli.ui.layout import Item, Run
 
-_AT_ONCE = 200  # lines of context that a line is read with, at most
+_ENOUGH, _AT_MOST = 24, 200  # lines that a line is read with: where nothing is open, where something is
 
 
 class Highlighter:
     """Colours the lines of one code block in turn. `language`: as the fence names it.
 
     Each line is read with those before it, from the last place where nothing was open: a line that begins
-    at the left edge and not inside a string or a comment.
+    at the left edge and not inside a string or a comment; any line outside of those once there are many.
     """
 
     def __init__(self, language: str, colour: bool) -> None:
         self._lexer = _lexer(language)
         self._styles = _COLOURED if colour else _PLAIN
         self._context: list[str] = []
+        self._closed = True  # the last line ends outside of strings and comments
 
     def line(self, text: str) -> list[Item]:
         """A whole line, without its newline, in its styles."""
         if self._lexer is None:
             return [Run(text, free=True)]
-        if text and not text[0].isspace() and self._closed():
+        if self._closed and (len(self._context) >= _ENOUGH or (text and not text[0].isspace())):
             self._context.clear()
         self._context.append(text)
-        del self._context[:-_AT_ONCE]
+        del self._context[:-_AT_MOST]
         return [Run(word, self._style(kind), free=True) for kind, word in self._last_line()]
-
-    def _tokens(self) -> list[tuple[Any, str]]:
-        assert self._lexer is not None
-        return list(self._lexer.get_tokens("\n".join(self._context) + "\n"))
-
-    def _closed(self) -> bool:
-        """Whether the last line ends outside of strings and comments."""
-        if not self._context:
-            return True
-        kind, word = self._tokens()[-1]
-        return word.strip("\n") == "" and str(kind).split(".")[1] in ("Text", "Whitespace")
 
     def _last_line(self) -> list[tuple[Any, str]]:
         """Kind and text of the words in it."""
+        assert self._lexer is not None
+        tokens = list(self._lexer.get_tokens("\n".join(self._context) + "\n"))
+        kind, word = tokens[-1]
+        self._closed = word.strip("\n") == "" and str(kind).split(".")[1] in ("Text", "Whitespace")
         found: list[tuple[Any, str]] = []
         wanted = self._context[-1]
         length = len(wanted) + 1
-        for kind, word in reversed(self._tokens()):
+        for kind, word in reversed(tokens):
             if length <= 0:
                 break
             found.append((kind, word[-length:].rstrip("\n")))
