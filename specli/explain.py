@@ -15,11 +15,12 @@ from specli.settings import TYPE_ALIASES, did_you_mean
 
 _ORDER = (
     "families", "auto", "draft-self", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "draft-model", "draft-mtp",
-    "draft-eagle3", "draft-block", "layers", "trees", "grammar", "exact", "sampling", "chat", "troubleshooting",
+    "draft-eagle3", "draft-block", "layers", "trees", "grammar", "exact", "sampling", "chat", "profiles",
+    "troubleshooting",
 )  # fmt: skip
 """The order in which topics are listed; what is not here comes last, by name."""
 
-_OTHERS = ("chat", "troubleshooting")
+_OTHERS = ("chat", "profiles", "troubleshooting")
 """Pages that are about no method: they stand in docs/ itself."""
 
 ALIASES: Mapping[str, str] = {
@@ -55,6 +56,9 @@ ALIASES: Mapping[str, str] = {
     "verification": "sampling",
     "verify": "sampling",
     "seed": "sampling",
+    "profile": "profiles",
+    "config": "profiles",
+    "tune": "auto",
     "commands": "chat",
     "sessions": "chat",
     "trace": "chat",

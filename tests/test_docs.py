@@ -282,9 +282,20 @@ def test_the_wheel_ships_the_pages() -> None:
     text = (ROOT / "pyproject.toml").read_text("utf-8")
     assert '"docs/methods" = "specli/_explain"' in text
     others = {page.topic for page in explain.pages()} - set(METHODS)
-    assert others == {"chat", "troubleshooting"}
+    assert others == {"chat", "profiles", "troubleshooting"}
     for topic in others:
         assert f'"docs/{topic}.md" = "specli/_explain/{topic}.md"' in text
+
+
+def test_the_files_shown_on_the_page_on_profiles_are_valid() -> None:
+    from specli.config import parse_config
+    from specli.profiles import parse
+
+    profile, config = re.findall(
+        r"^```toml\n(.*?)^```", explain.page("profiles").text, re.DOTALL | re.MULTILINE
+    )
+    assert parse(profile, "mine", "mine.toml").given["draft-n-max"] == 4
+    assert parse_config(config, "config.toml").aliases == {"coder": "~/models/coder-1.5b.gguf"}
 
 
 def test_the_page_on_chat_lists_its_commands() -> None:

@@ -232,6 +232,7 @@ MANUALS: Mapping[str, Manual] = {
         ),
         ("SPECLI_CONFIG_DIR",),
         ("CONFIG/profiles/*.toml",),
+        topics=("profiles",),
     ),
     "profiles list": Manual((Row("specli profiles list --json", "for scripts"),)),
     "profiles show": Manual(
