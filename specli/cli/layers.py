@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from specli.cli import complete
 from specli.errors import UsageError
 from specli.interrupts import Interrupts
 from specli.ui.terminal import json_text, with_fallbacks
@@ -23,7 +24,11 @@ BUDGET = 300.0
 def layers(
     model: Annotated[
         str | None,
-        typer.Argument(help="The model, as -m takes it [the default model]", show_default=False),
+        typer.Argument(
+            help="The model, as -m takes it [the default model]",
+            show_default=False,
+            autocompletion=complete.models,
+        ),
     ] = None,
     drop: Annotated[
         int | None,
@@ -59,7 +64,12 @@ def layers(
     ] = None,
     profile: Annotated[
         str | None,
-        typer.Option("--profile", metavar="NAME|FILE", help="Search with this profile's machine settings"),
+        typer.Option(
+            "--profile",
+            metavar="NAME|FILE",
+            help="Search with this profile's machine settings",
+            autocompletion=complete.profiles,
+        ),
     ] = None,
     forget: Annotated[
         bool, typer.Option("--forget", help="Drop what was found for MODEL, and its copy on the disk")

@@ -57,7 +57,7 @@ FILES: Mapping[str, str] = {
     "CONFIG/config.toml": "default model, aliases, folders of models",
     "CONFIG/profiles/*.toml": "your own profiles, and those that tune wrote",
     "CONFIG/layers/*.json": "what `specli layers` found",
-    "CACHE": "trial runs, self-tests, measured costs, copies by layers",
+    "CACHE": "what can be measured or made again",
     "DATA/history": "the lines typed in chats",
     "DATA/sessions/*.json": "conversations, one file each",
     "DATA/models": "your models, found by `specli models`",
