@@ -7,6 +7,31 @@ the draft tokens before it), for neural drafts the drafter's own confidence.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+
+from specli.core.types import Cycle
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known of a candidate in a tree before it is judged: the drafter's probability for it, or, where
+    candidates are `drawn`, for the likeliest token of its rank; and whether it is the drafter's `first` there."""
+
+    confidence: float
+    first: bool = True
+    drawn: bool = False
+
+    @property
+    def bucket(self) -> int:
+        """Its class."""
+        low = 0 if self.confidence >= 0.1 else -min(9, int(-math.log2(max(self.confidence, 1e-6) * 10)))
+        return confidence_bucket(self.confidence) + low + 100 * (2 * (not self.first) + self.drawn)
+
+    @property
+    def prior(self) -> float:
+        """How often such a candidate is accepted where nothing was learned yet: the first of drawn ones as often
+        as draft and target agree, not as often as its rank comes up."""
+        return math.sqrt(self.confidence) if self.first and self.drawn else self.confidence
 
 
 class Acceptance:
@@ -42,6 +67,27 @@ class Acceptance:
         misses[0] = misses[0] * self.DECAY + (not accepted)
         misses[1] = misses[1] * self.DECAY + _MATCH_HAZARDS[match]
         self.learn(method, _MATCH_BUCKETS[match], float(accepted))
+
+    def chance(self, method: str, evidence: Evidence) -> float:
+        """Estimated probability that a candidate of a tree is the one accepted at its place."""
+        return self.rate(method, evidence.bucket, evidence.prior)
+
+    def learn_tree(self, cycle: Cycle) -> None:
+        """From every place of a tree that was judged, what became of each candidate of the drafter there."""
+        draft, path = cycle.draft, cycle.verdict.path
+        assert draft.tree is not None
+        judged = {-1, *path}
+        if cycle.verdict.tested == cycle.verdict.accepted and path:
+            judged.discard(path[-1])  # an end, or nothing behind it
+        likeliest: dict[int, int] = {}
+        for node, parent in enumerate(draft.tree.parents):
+            best = likeliest.get(parent)
+            if parent in judged and (best is None or draft.confidence[node] > draft.confidence[best]):
+                likeliest[parent] = node
+        for node, parent in enumerate(draft.tree.parents):
+            if parent in judged and draft.confidence[node] > 0.0:
+                evidence = Evidence(draft.confidence[node], likeliest[parent] == node, draft.tree.drawn)
+                self.learn(draft.method, evidence.bucket, float(node in path))
 
     def learn(self, method: str, bucket: int, accepted: float) -> None:
         """A token of this evidence was accepted (1.0) or not (0.0)."""

@@ -19,7 +19,7 @@ from operator import mul
 from statistics import median
 from typing import Protocol
 
-from specli.core.acceptance import Acceptance, confidence_bucket
+from specli.core.acceptance import Acceptance, Evidence, confidence_bucket
 from specli.core.costs import CPU_SHAPE, GPU_SHAPE, Costs
 from specli.core.trees import Prices, best_size
 from specli.core.types import NO_DRAFT, Cycle, Draft, Tree
@@ -50,8 +50,8 @@ class Pacer(Protocol):
         """What nodes and levels of a tree of up to `limit` nodes cost; of fewer if no more may be."""
         ...
 
-    def chance(self, method: str, confidence: float) -> float:
-        """Estimated probability of a draft token of this confidence to be the one accepted at its place."""
+    def chance(self, method: str, evidence: Evidence) -> float:
+        """Estimated probability that a candidate of a tree is the one accepted at its place."""
         ...
 
     def reach(self, draft: Draft, depth: int) -> list[float]:
@@ -65,8 +65,8 @@ class Pacer(Protocol):
 
 
 class FixedPacer:
-    """Every draft as long as the drafter and its limit make it, every tree of its full size: the nodes that
-    the drafter itself holds likeliest."""
+    """Every draft as long as the drafter and its limit make it, every tree of its full size: of the nodes
+    that may be, those accepted most often."""
 
     TYPICAL = 0.75  # acceptance of a draft token of which nothing is known
 
@@ -88,15 +88,16 @@ class FixedPacer:
     def prices(self, method: str, limit: int) -> Prices:
         return Prices([0.0] * (limit + 2), 0.0, self.TYPICAL)
 
-    def chance(self, method: str, confidence: float) -> float:
-        return confidence
+    def chance(self, method: str, evidence: Evidence) -> float:
+        return self._acceptance.chance(method, evidence)
 
     def reach(self, draft: Draft, depth: int) -> list[float]:
         rate = self._acceptance.match_rate
         return list(accumulate((rate(draft.method, draft.match + i) for i in range(len(draft))), mul))
 
     def observe(self, history: Sequence[int], cycle: Cycle) -> None:
-        pass
+        if cycle.draft.tree is not None:
+            self._acceptance.learn_tree(cycle)
 
 
 class ProfitPacer:
@@ -201,8 +202,8 @@ class ProfitPacer:
         typical = self.acceptance.rate(method, -1, self.FIRST_CHANCE)
         return Prices([rate * c for c in cost[: limit + 2]], rate * self._step(method), typical)
 
-    def chance(self, method: str, confidence: float) -> float:
-        return self.acceptance.rate(method, confidence_bucket(confidence), confidence)
+    def chance(self, method: str, evidence: Evidence) -> float:
+        return self.acceptance.chance(method, evidence)
 
     def reach(self, draft: Draft, depth: int) -> list[float]:
         if self._shadow is None:
@@ -318,17 +319,9 @@ class ProfitPacer:
             self.acceptance.learn(draft.method, confidence_bucket(draft.confidence[i]), float(accepted))
 
     def _learn_tree(self, cycle: Cycle, tree: Tree) -> None:
-        """From every place that was judged, what became of each candidate there."""
-        draft, verdict = cycle.draft, cycle.verdict
         if tree.levels and not self.costs.frozen and not self._joined:
-            self._steps.setdefault(draft.method, deque(maxlen=9)).append(cycle.draft_s / tree.levels)
-        judged = {-1, *verdict.path}
-        if verdict.tested == verdict.accepted and verdict.path:
-            judged.discard(verdict.path[-1])  # an end, or nothing behind it
-        for node, parent in enumerate(tree.parents):
-            if parent in judged and draft.confidence[node] > 0.0:
-                hit = node in verdict.path
-                self.acceptance.learn(draft.method, confidence_bucket(draft.confidence[node]), float(hit))
+            self._steps.setdefault(cycle.draft.method, deque(maxlen=9)).append(cycle.draft_s / tree.levels)
+        self.acceptance.learn_tree(cycle)
 
 
 def _first_chances(draft: Draft, tree: Tree) -> list[float]:

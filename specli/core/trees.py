@@ -236,14 +236,16 @@ class Growth:
             node = self.parents[node]
         return said[::-1]
 
-    def draft(self, method: str, drawn: bool, levels: int, limit: int) -> tuple[Draft, list[int]]:
+    def draft(
+        self, method: str, bound: bool, levels: int, limit: int, drawn: bool = False
+    ) -> tuple[Draft, list[int]]:
         """The tree as a draft of at most `limit` nodes, and which of the nodes here each of them is.
 
-        The likeliest come first, so that any first part of it is the best tree of that size; those that were
-        `drawn` keep the order in which they were.
+        The likeliest come first, so that any first part of it is the best tree of that size; where drawn ones
+        must stay, `bound`, all keep the order in which they came. `drawn`: as in `Tree`.
         """
         order = list(range(len(self)))
-        if not drawn:
+        if not bound:
             order.sort(key=lambda i: (-self.reach[i], self.depths[i]))
         order = order[:limit]
         new = {node: i for i, node in enumerate(order)} | {-1: -1}
@@ -252,11 +254,12 @@ class Growth:
             tuple(self.reach[i] for i in order),
             tuple(self.methods[i] for i in order),
             levels,
+            drawn,
         )
         return Draft(
             tuple(self.tokens[i] for i in order),
             method,
-            tuple(self.laws[i] for i in order) if drawn else None,
+            tuple(self.laws[i] for i in order) if bound else None,
             confidence=tuple(self.confidence[i] for i in order),
             tree=tree,
         ), order

@@ -61,17 +61,19 @@ class Tree:
 
     `parents`: per token the index of the one before it, an earlier one, or -1 for those that follow the
     history. `reach`: per token the estimated probability that it and all before it are accepted, never more
-    than its parent's. `methods`: who proposed it. `levels`: decodes that drafting took.
+    than its parent's. `methods`: who proposed it. `levels`: decodes that drafting took. `drawn`: whether
+    siblings were drawn, and not the likeliest taken.
     """
 
     parents: tuple[int, ...]
     reach: tuple[float, ...]
     methods: tuple[str, ...]
     levels: int = 0
+    drawn: bool = False
 
     def first(self, n: int) -> Tree:
         """The same tree, cut to its first `n` nodes."""
-        return Tree(self.parents[:n], self.reach[:n], self.methods[:n], self.levels)
+        return Tree(self.parents[:n], self.reach[:n], self.methods[:n], self.levels, self.drawn)
 
     def path(self, node: int) -> list[int]:
         """The nodes from the first level down to `node`, which is the last; none for -1."""

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from specli.core.acceptance import Evidence
 from specli.core.noise import derive
 from specli.core.pacing import Pacer
 from specli.core.sampling import distribution, top_k_ids
@@ -146,7 +147,7 @@ class TreeDrafter(ModelDrafter):
             if full or not frontier or not pays_deeper(growth.reach, reach, prices, left, limit):
                 break
             rows = self._decode(growth, frontier, numbers)
-        draft, order = growth.draft(self.method, bound, level + 1, limit)
+        draft, order = growth.draft(self.method, bound, level + 1, limit, drawn)
         self._decoded = {i: numbers[node] for i, node in enumerate(order) if node in numbers}
         if not draft.tokens or (not bound and len(draft) < self._n_min):
             return NO_DRAFT
@@ -166,13 +167,18 @@ class TreeDrafter(ModelDrafter):
     def _slots(self, growth: Growth, node: int, opinion: _Opinion) -> list[float]:
         """The reach of children that may come below a node, whichever tokens they turn out to be."""
         before = growth.reach[node] if node >= 0 else 1.0
-        return [before * self._pacer.chance(self.method, p) for p in opinion.likeliest if p >= self._p_min]
+        return [
+            before * self._pacer.chance(self.method, Evidence(p, rank == 0, opinion.law is not None))
+            for rank, p in enumerate(opinion.likeliest)
+            if p >= self._p_min
+        ]
 
     def _extend_below(
         self, growth: Growth, node: int, opinion: _Opinion, position: int, least: float, limit: int | None
     ) -> None:
         """Add children of a node: those slots of at least the reach `least`, within `limit` nodes."""
-        slots = [r for r in self._slots(growth, node, opinion) if r >= least]
+        slots = self._slots(growth, node, opinion)
+        slots = slots[: sum(r >= least for r in slots)]
         if limit is not None:
             slots = slots[: limit - len(growth)]
         for (token, law), reach, p in zip(
