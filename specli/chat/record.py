@@ -17,11 +17,12 @@ RECORDED = 2000
 @dataclass(frozen=True, slots=True)
 class Offer:
     """What one drafter had to say in a cycle, `proposed` tokens, and how many of them were to be drafted
-    by the pacer's reckoning."""
+    by the pacer's reckoning. `measuring`: it did not know yet what a plain decode takes."""
 
     method: str
     proposed: int
     kept: int
+    measuring: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +59,16 @@ class _Witness:
 
     def __init__(self, pacer: Pacer, methods: Sequence[str]) -> None:
         self._pacer, self._methods = pacer, methods
+        self._measuring = False
         self.offers: list[Offer] = []
 
     def choose(self, draft: Draft, depth: int) -> Draft:
+        costs = getattr(self._pacer, "costs", None)
+        self._measuring = costs is not None and not costs.known and costs.measured(1) is None
         chosen = self._pacer.choose(draft, depth)
         at = len(self.offers)
         method = draft.method or (self._methods[at] if at < len(self._methods) else "")
-        self.offers.append(Offer(method, len(draft), len(chosen)))
+        self.offers.append(Offer(method, len(draft), len(chosen), self._measuring))
         return chosen
 
     def __getattr__(self, name: str) -> Any:

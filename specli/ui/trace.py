@@ -65,11 +65,15 @@ def marks(colour: bool, symbol: Callable[[str], str]) -> Marks:
 def legend(colour: bool) -> list[Run]:
     """What the styles or marks mean."""
     m = marks(colour, lambda s: s)
-    return [
-        *m.run("accepted draft", m.accepted), Run(", "),
-        *m.run("rejected", m.rejected), Run(", "),
-        *m.run("drafted behind that, in vain", m.unread), Run(", the model's own token unmarked"),
-    ]  # fmt: skip
+    told = (
+        ("accepted draft", m.accepted),
+        ("rejected", m.rejected),
+        ("drafted behind that, in vain", m.unread),
+    )
+    runs: list[Run] = []
+    for words, (before, behind, style) in told:
+        runs += [Run(f"{before}{words}{behind}", style), Run(", ")]
+    return [*runs, Run("the model's own token unmarked")]
 
 
 def entries(cycles: Sequence[Recorded], words: Words, marked: Marks) -> Iterator[Entry]:
@@ -131,7 +135,11 @@ def _why(each: Recorded) -> str:
     draft = each.cycle.draft
     if not each.offers:
         return "no room for a draft" if not draft.tokens else f"{draft.method} drafted {len(draft)}"
-    told = [_offer(offer) for offer in each.offers if offer.method != draft.method or not draft.tokens]
+    told = [
+        _offer(offer, each.cycle.width)
+        for offer in each.offers
+        if offer.method != draft.method or not draft.tokens
+    ]
     if draft.tokens:
         best = next((o for o in each.offers if o.method == draft.method), Offer(draft.method, len(draft), 0))
         shape = " as a tree" if draft.tree is not None else ""
@@ -141,12 +149,14 @@ def _why(each: Recorded) -> str:
     return "; ".join(told) or "no draft"
 
 
-def _offer(offer: Offer) -> str:
+def _offer(offer: Offer, width: int) -> str:
     """What became of one drafter's turn that drafted nothing in the end."""
     if offer.proposed == 0:
         if offer.method in NEURAL:
-            return f"{offer.method} was not asked: a draft would not pay"
+            return f"{offer.method} drafted nothing: it would not pay"
         return f"{offer.method} had nothing to propose"
+    if offer.kept == 0 and offer.measuring and width == 1:
+        return f"{offer.method} had {offer.proposed}, but first it is measured what plain decoding takes"
     if offer.kept == 0:
         return f"{offer.method} had {offer.proposed}, but a draft would not pay"
     return f"{offer.method} had {offer.kept} that were worth less"
