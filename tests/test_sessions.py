@@ -348,9 +348,11 @@ def test_only_so_much_is_kept_on_the_disk(tmp_path: Path) -> None:
     (tmp_path / ".e.cache.1.tmp").write_bytes(b"left by a writer that was killed")
     os.utime(tmp_path / ".e.cache.1.tmp", (1000, 1000))
     (tmp_path / ".f.cache.1.tmp").write_bytes(b"being written")
-    prune(tmp_path, 250)
+    prune(tmp_path, "abcd", 250)
     assert sorted(p.name for p in tmp_path.iterdir()) == [".f.cache.1.tmp", "c.cache", "d.cache"]
-    prune(tmp_path / "none", 250)
+    prune(tmp_path, "c", 250)  # the conversation d is gone, so nobody can ask for its cache
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".f.cache.1.tmp", "c.cache"]
+    prune(tmp_path / "none", "", 250)
 
 
 def test_a_sliding_window_is_decoded_again(tiny_draft: Path, tmp_path: Path) -> None:
@@ -486,6 +488,7 @@ def test_the_cache_of_another_setting_falls_back_to_decoding(tiny_draft: Path, s
             talk.resume(name)
             said = talk.screen.err.getvalue()  # type: ignore[attr-defined]
             assert said.count("the conversation is read again") == 1 and model.cached() == 0
+            assert ("in other words" in said) == ("exact" in change)
             talk.ask(QUESTIONS[2])
             assert len(_answers(talk)) == 3
             talk.keeper.leave()

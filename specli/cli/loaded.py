@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,18 @@ from specli.casting import CastList
 from specli.chat.answer import Answer
 from specli.chat.conversation import Message
 from specli.chat.dialogue import room
-from specli.engine.saved import CacheState, cache_key, give, prune, read_state, take, unsavable, write_state
+from specli.engine.memory import available_bytes
+from specli.engine.saved import (
+    CacheState,
+    cache_key,
+    give,
+    prune,
+    read_state,
+    size_of,
+    take,
+    unsavable,
+    write_state,
+)
 from specli.errors import SessionError, SpecliError, UsageError
 from specli.opening import Order, is_raw, open_generator
 from specli.paths import cache_dir
@@ -25,6 +36,7 @@ from specli.ui.setting import CHANGEABLE
 MOST_KEPT = 2 << 30
 """Bytes of caches that are kept for later; the oldest go first."""
 _WORTH = 512  # tokens: fewer are decoded again in no time
+_SLOW = 256 << 20  # bytes that take a moment to write
 
 
 class Loaded:
@@ -197,26 +209,36 @@ class Loaded:
 
     # -- caches on the disk ---------------------------------------------------------------------
 
-    def keep_cache(self, name: str, *, asked: bool) -> list[str]:
+    def keep_cache(self, name: str, among: Container[str], *, asked: bool) -> list[str]:
         tokens = tuple(self._generator.target.tokens)
         exact = self.settings.fixed_width is not None
         if not tokens or self._kept == (name, tokens) or not (asked or exact or len(tokens) >= _WORTH):
             return []
+        problem = self._unkeepable()
+        if problem is not None:
+            return [f"what was decoded is not kept: {problem}"] if asked else []
+        size = size_of(self._generator.target)
+        if size > _SLOW:
+            self._say(f"keeping what was decoded, {size >> 20} MiB…")
+        path = _cache_file(name)
         try:
-            state = self._state()
-            if state is None or state.size > MOST_KEPT:
-                return [f"what was decoded is not kept: {self._why_not(state)}"] if asked else []
-            write_state(_cache_file(name), state, self._key())
-            prune(_cache_file(name).parent, MOST_KEPT)
-            self._kept = (name, tokens)
+            write_state(path, take(self._generator.target), self._key())
         except SpecliError as error:
             return [f"what was decoded is not kept: {error}"]
+        prune(path.parent, among, MOST_KEPT)
+        self._kept = (name, tokens)
         return []
 
-    def _why_not(self, state: CacheState | None) -> str:
-        if state is None:
-            return unsavable(self._generator.target) or "there is nothing"
-        return f"it has {state.size >> 20} MiB, and {MOST_KEPT >> 30} GiB is the most"
+    def _unkeepable(self) -> str | None:
+        """Why the state of the cache cannot be had here."""
+        target = self._generator.target
+        problem = unsavable(target)
+        if problem is not None:
+            return problem
+        size = size_of(target)
+        if size > MOST_KEPT:
+            return f"it takes {size >> 20} MiB; {MOST_KEPT >> 30} GiB is the most for all conversations"
+        return "memory is short" if size > available_bytes() // 2 else None
 
     def forget_cache(self, name: str) -> None:
         with suppress(OSError):
@@ -230,17 +252,22 @@ class Loaded:
                 raise SessionError(problem)
             state = read_state(_cache_file(name), self._key())
             if state is None:
-                return []
+                return self._differs("no cache was kept") if self.settings.fixed_width else []
             if not give(target, state):
                 raise SessionError("the library does not take it back")
         except SessionError as error:
-            return [f"the conversation is read again with the next question: {error}"]
+            return self._differs(str(error))
         self._kept = (name, state.tokens)
         return []
 
+    def _differs(self, reason: str) -> list[str]:
+        """What it means that a conversation must be decoded anew."""
+        exact = ", so even in exact mode it may go on in other words" if self.settings.fixed_width else ""
+        return [f"the conversation is read again with the next question{exact}: {reason}"]
+
     def _state(self) -> CacheState | None:
         target = self._generator.target
-        return take(target) if target.tokens and unsavable(target) is None else None
+        return take(target) if target.tokens and self._unkeepable() is None else None
 
     def _key(self) -> dict[str, str]:
         g = self._generator

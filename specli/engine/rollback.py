@@ -209,11 +209,15 @@ class Memory:
 
     def whole(self) -> NDArray[np.uint8]:
         """All that the library holds of the sequence. Raises EngineError if it does not hand it out."""
-        size = int(self._lib.llama_state_seq_get_size_ext(self._handle, 0, 0))
+        size = self.whole_bytes()
         data = np.empty(size, np.uint8)
         if self._lib.llama_state_seq_get_data_ext(self._handle, _bytes(data), size, 0, 0) != size:
             raise EngineError("the library does not hand out the state of the cache")
         return data
+
+    def whole_bytes(self) -> int:
+        """Bytes of what `whole` gives now."""
+        return int(self._lib.llama_state_seq_get_size_ext(self._handle, 0, 0))
 
     @property
     def saves(self) -> tuple[Checkpoint, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -38,10 +38,11 @@ class CacheState:
     data: NDArray[np.uint8]
     saves: tuple[Checkpoint, ...] = ()
 
-    @property
-    def size(self) -> int:
-        """Bytes on the disk, about."""
-        return 4 * len(self.tokens) + len(self.data) + sum(len(save.data) for save in self.saves)
+
+def size_of(context: Context) -> int:
+    """Bytes that the state of this cache takes, in memory and on the disk."""
+    memory = context.memory
+    return memory.whole_bytes() + sum(len(save.data) for save in memory.saves)
 
 
 def unsavable(context: Context) -> str | None:
@@ -57,13 +58,14 @@ def cache_key(context: Context, chunk: int, exact_width: int | None) -> dict[str
     """What a saved cache must have in common with a context to serve there, each with a name for people.
     `chunk`: tokens a prompt is decoded in."""
     p = context.params
+    exact = f"{exact_width} {chunk} {p.threads} {p.threads_batch} {backend.processor_id()}"
     return {
         "model": context.model.header.fingerprint,
         "library": backend.build_id(),
         "context size": str(context.n_ctx),
         "cache type": f"{p.type_k} {p.type_v} {p.flash_attn} {context.snapshots}",
         "placement": str(asdict(context.model.params)),
-        "exact mode": f"{exact_width} {chunk}" if exact_width else "off",
+        "exact mode": exact if exact_width else "off",
     }
 
 
@@ -110,15 +112,17 @@ def read_state(path: Path, key: Mapping[str, str]) -> CacheState | None:
         raise SessionError("the cache that was kept is damaged") from error
 
 
-def prune(folder: Path, most: int) -> None:
-    """Remove the oldest caches of `folder` until the rest takes at most `most` bytes, and what writers that were
-    killed have left."""
+def prune(folder: Path, names: Container[str], most: int) -> None:
+    """Remove the caches in `folder` but those of `names`, the oldest until the rest takes at most `most` bytes,
+    and what writers that were killed have left."""
     found: list[tuple[float, int, Path]] = []
     with suppress(OSError):
         for path in folder.iterdir():
             with suppress(OSError):
                 about = path.stat()
-                if path.suffix == ".cache":
+                if path.suffix == ".cache" and path.stem not in names:
+                    path.unlink()
+                elif path.suffix == ".cache":
                     found.append((about.st_mtime, about.st_size, path))
                 elif path.suffix == ".tmp" and time.time() - about.st_mtime > _ABANDONED_S:
                     path.unlink()

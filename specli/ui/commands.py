@@ -187,10 +187,8 @@ def _save(chat: Chat, name: str) -> None:
     name = chat.keeper.name or name
     if before is not None and before != name and not named:
         chat.model.forget_cache(before)
-    lines = chat.model.keep_cache(name, asked=True)
     chat.screen.say(f"saved as {name} in {chat.keeper.shelf.folder}")
-    for line in lines:
-        chat.screen.say(line)
+    chat.keep_cache(name, asked=True)
 
 
 def _load(chat: Chat, name: str) -> None:

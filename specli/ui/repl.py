@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -97,8 +97,9 @@ class LoadedModel(Protocol):
         """Load another one in its place."""
         ...
 
-    def keep_cache(self, name: str, *, asked: bool) -> list[str]:
-        """Keep what is cached for the session `name`. `asked`: even if it is hardly worth it."""
+    def keep_cache(self, name: str, among: Container[str], *, asked: bool) -> list[str]:
+        """Keep what is cached for the session `name`, and nothing for sessions that are not `among` all.
+        `asked`: even if it is hardly worth it."""
         ...
 
     def forget_cache(self, name: str) -> None:
@@ -148,13 +149,20 @@ class Chat:
         return True
 
     def _leave(self) -> None:
+        self._keep_cache()
         name = self.keeper.name
-        if name is None or not self.dialogue.messages:
-            return
-        for line in self.model.keep_cache(name, asked=False):
-            self.screen.say(line)
-        if self.screen.interactive and self.screen.figures:
+        if name is not None and self.dialogue.messages and self.screen.interactive and self.screen.figures:
             self.screen.say(f"saved as {name}; specli chat --continue goes on with it")
+
+    def keep_cache(self, name: str, *, asked: bool) -> None:
+        """Keep what was decoded for the session `name`; if not, and that matters, say why."""
+        for line in self.model.keep_cache(name, self.keeper.shelf.names(), asked=asked):
+            self.screen.say(line)
+
+    def _keep_cache(self) -> None:
+        """Keep what was decoded for the saved conversation."""
+        if self.keeper.name is not None and self.dialogue.messages:
+            self.keep_cache(self.keeper.name, asked=False)
 
     # -- turns ----------------------------------------------------------------------------------
 
@@ -261,6 +269,7 @@ class Chat:
 
     def begin_anew(self) -> None:
         """Another conversation, with the same system message."""
+        self._keep_cache()
         self.keeper.leave()
         self.dialogue = Dialogue(self.dialogue.system, self.dialogue.raw)
 
@@ -272,6 +281,7 @@ class Chat:
 
     def resume(self, name: str, *, quiet: bool = False) -> None:
         """Go on with the session `name`. Raises SessionError if it cannot be read."""
+        self._keep_cache()
         session = self.keeper.resume(name)
         same = session.fingerprint == self.model.fingerprint
         self.dialogue = session.dialogue()
