@@ -99,9 +99,8 @@ def _command_part(command: Command, shared: set[tuple[str, str]]) -> Iterator[st
     yield f"## {f'specli {command.path}'.strip()}\n"
     yield f"    {command.usage}\n"
     yield f"{command.about}\n"
-    own = [
-        (n, said) for records in command.options.values() for n, said in records if (n, said) not in shared
-    ]
+    records = [record for records in command.options.values() for record in records]
+    own = [record for record in records if record not in shared and record[0] != "--help"]
     if own:
         yield _table(("option", "means"), own)
     if shared:
