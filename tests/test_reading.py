@@ -317,3 +317,91 @@ def test_accepted_drafts_in_the_colours_of_their_methods(chat: Callable[..., Wat
         styles = {cell.style for row in t.emulator.rows for cell in row.cells if "three" in row.text()}
         seen[method] = styles & {"36", "32"}
     assert seen == {"draft-self": {"36"}, "ngram-simple": {"32"}}
+
+
+# -- names --------------------------------------------------------------------------------------
+
+
+def test_names_of_files_and_models_steer_nothing(home: Path) -> None:
+    folder = home / "evil"
+    folder.mkdir()
+    model = parrot(folder / "m\x1b]0;x\x07\x9b2J.gguf", ["ok", "ay"])
+    (folder / "p\x1b[2J.toml").write_text('description = "a\\u001b[2Jb\\u009bc"\n[spec]\ntypes = ["none"]\n')
+    (folder / "note\x1b]0;y\x07.txt").write_text("hm")
+    commands = [
+        command("run", model, "--no-stdin", "-f", str(folder / "note\x1b]0;y\x07.txt")),
+        command("run", model, "--no-stdin", "--json", "go"),
+        command("run", model.with_suffix(".x\x1b[2J"), "--no-stdin", "go"),
+        [sys.executable, "-m", "specli", "check-draft", str(model), str(model)],
+        [sys.executable, "-m", "specli", "profiles", "show", str(folder / "p\x1b[2J.toml")],
+        [sys.executable, "-m", "specli", "models", "--dir", str(folder)],
+    ]
+    for each in commands:
+        t = Watched(each, environment(home), 80)
+        t.ends()
+        t.close()
+        assert "Traceback" not in t.text
+        assert not re.search("\x1b\\]|\x1b\\[2J|\x07|\x9b", t.screen), each
+        assert each is commands[0] or "␛" in t.text or "u001b" in t.text or "a [2Jb c" in t.text, each
+
+
+def test_json_may_be_looked_at() -> None:
+    from specli.ui.terminal import json_text
+
+    row = {"text": "a\x1b\x7f\x9b2J\u202ee\n中"}
+    assert json.loads(json_text(row)) == json.loads(json_text(row, ascii_only=True)) == row
+    assert not re.search("[\x00-\x1f\x7f-\x9f\u202d\u202e]", json_text(row)) and "中" in json_text(row)
+
+
+# -- consoles -----------------------------------------------------------------------------------
+
+
+class Kernel:
+    """Windows' console functions. `mode`: None where the handle is no console; `old`: it refuses."""
+
+    def __init__(self, mode: int | None, old: bool = False) -> None:
+        self.mode, self.old = mode, old
+
+    def GetConsoleMode(self, handle: object, mode: object) -> int:
+        if self.mode is None:
+            return 0
+        mode._obj.value = self.mode  # type: ignore[attr-defined]
+        return 1
+
+    def SetConsoleMode(self, handle: object, mode: int) -> int:
+        if not self.old:
+            self.mode = mode
+        return int(not self.old)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "term", "able"),
+    [
+        (Kernel(3), None, True),
+        (Kernel(3, old=True), None, False),
+        (Kernel(None), "xterm", True),
+        (Kernel(None), None, False),
+    ],
+)
+def test_a_windows_console_is_asked_to_understand_escapes(
+    kernel: Kernel, term: str | None, able: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ctypes
+    from types import SimpleNamespace
+
+    from specli.ui import terminal
+
+    monkeypatch.setattr(ctypes, "windll", SimpleNamespace(kernel32=kernel), raising=False)
+    monkeypatch.setitem(sys.modules, "msvcrt", SimpleNamespace(get_osfhandle=lambda number: number))
+    monkeypatch.delenv("TERM", raising=False)
+    if term is not None:
+        monkeypatch.setenv("TERM", term)
+    assert terminal._understands_escapes(sys.__stdout__) == able
+    if able and kernel.mode is not None:
+        assert kernel.mode & 0x0004
+
+
+def test_without_windows_nothing_is_asked() -> None:
+    from specli.ui import terminal
+
+    assert not terminal._understands_escapes(None)
