@@ -30,10 +30,10 @@ def test_a_line_for_a_line_in_order(run: Runner, tmp_path: Path) -> None:
         tmp_path / "p.jsonl", A, {"prompt": B, "id": "second"}, {"prompt": A, "id": 3, "max_tokens": 4}
     )
     file.write_text(file.read_text().replace("\n", "\n\n", 1))  # blank lines do not count
-    result = run("--prompts", file)
+    result = run("--seed", 1, "--prompts", file)
     assert result.code == 0 and result.err == ""
     assert [(row["index"], row["id"]) for row in result.rows] == [(0, None), (1, "second"), (2, 3)]
-    alone = run("--json", A).rows[0]
+    alone = run("--json", "--seed", 1, A).rows[0]
     assert list(result.rows[0]) == ["index", "id", *alone]
     assert result.rows[0]["text"] == alone["text"] and len(result.rows[2]["token_ids"]) == 4
     assert result.rows[0]["token_ids"][:4] == result.rows[2]["token_ids"]
@@ -82,8 +82,10 @@ def test_what_prompts_share_is_decoded_once_unless_seeded(run: Runner, tmp_path:
 
 def test_options_of_a_line_are_those_of_the_flags(run: Runner, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(B)
-    text = run("--json", A).rows[0]["text"]
+    text = run("--json", "--seed", 1, A).rows[0]["text"]
     rows = run(
+        "--seed",
+        1,
         "--prompts",
         "-",
         stdin=lines(

@@ -69,7 +69,7 @@ def test_what_cannot_be_meant(run: Runner, args: list[str], says: str) -> None:
 
 
 def test_stream_text_is_the_default(run: Runner) -> None:
-    assert run("--stream", "text", PROMPT).out == run(PROMPT).out != ""
+    assert run("--seed", 1, "--stream", "text", PROMPT).out == run("--seed", 1, PROMPT).out != ""
 
 
 def test_events_come_as_they_happen() -> None:
