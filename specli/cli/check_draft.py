@@ -68,7 +68,8 @@ def check_draft(
 ) -> int:
     """Say whether DRAFT can draft for TARGET, and why (not).
 
-    The files are compared, nothing is loaded unless --measure asks for figures of this machine.
+    The headers are compared, and the vocabularies where they differ; --measure loads both models. A draft
+    may be a smaller model, prediction heads, an EAGLE-3 head or a block draft: what it is is seen from its file.
     """
     scanning = scan or bool(scan_dir)
     if scanning and draft is not None:

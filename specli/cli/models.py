@@ -17,9 +17,7 @@ from specli.ui.terminal import json_text, with_fallbacks
 if TYPE_CHECKING:
     from specli.shelf import Shelved
 
-app = typer.Typer(
-    cls=Groups, help="List the models on this disk, fetch one, choose the default.", rich_markup_mode=None
-)
+app = typer.Typer(cls=Groups, rich_markup_mode=None)
 
 _MODEL = Annotated[
     str, typer.Argument(metavar="MODEL", help="user/repo[:quant] on Hugging Face", show_default=False)
@@ -35,8 +33,11 @@ def list_models(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON")] = False,
 ) -> None:
-    """List the models in specli's, Hugging Face's, llama.cpp's and LM Studio's folders and in the config's
-    `models.dirs`, with what is inside and which could draft for which."""
+    """List the models on this disk, fetch one, choose the default.
+
+    Looks in specli's, Hugging Face's, llama.cpp's and LM Studio's folders and in the config's `models.dirs`, and
+    says what is inside and which could draft for which.
+    """
     if ctx.invoked_subcommand is not None:
         if dirs or as_json:
             raise UsageError(
@@ -103,7 +104,9 @@ def default(
     path = resolve_model(reference)
     named = reference if not Path(reference).expanduser().exists() else str(path.absolute())
     place = set_default(named)
-    print(with_fallbacks(f"specli: the default model is {named} now (in {place})", sys.stderr), file=sys.stderr)
+    print(
+        with_fallbacks(f"specli: the default model is {named} now (in {place})", sys.stderr), file=sys.stderr
+    )
 
 
 # -- the list --------------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     cls=Groups,
-    help="List profiles, show what one results in, tell where they lie.",
+    help="List profiles, show what one results in, tell where they lie.\n\n"
+    "A profile is a TOML file with settings. A flag beats the profile, the profile beats the default.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
