@@ -10,14 +10,16 @@ from typing import Any
 
 from specli.errors import Interrupted
 
+_ENDS = tuple(s for s in (signal.SIGTERM, getattr(signal, "SIGHUP", None)) if s is not None)
+"""What ends the program: it is asked to, or its terminal is gone."""
 TERMINATED = 128 + int(signal.SIGTERM)
 """Exit code after SIGTERM; after SIGINT it is that of KeyboardInterrupt, 130."""
 
 
 class Interrupts:
-    """While entered, the first SIGINT or SIGTERM makes `stop()` true; a second one raises.
+    """While entered, the first SIGINT, SIGTERM or SIGHUP makes `stop()` true; a second one raises.
 
-    The second SIGINT raises KeyboardInterrupt, the second SIGTERM Interrupted (143). The handlers
+    The second SIGINT raises KeyboardInterrupt, the second of the others Interrupted (143). The handlers
     from before are back afterwards. A signal that was ignored stays ignored (`nohup`, `&` in scripts).
     `patience`: seconds in which a second SIGINT is still the first, of a key pressed twice.
     """
@@ -34,17 +36,17 @@ class Interrupts:
 
     @property
     def exit_code(self) -> int | None:
-        """130 or 143 once stopped, None before."""
+        """130, 143 or 129 once stopped, None before."""
         return None if self._received is None else 128 + int(self._received)
 
     @property
     def terminated(self) -> bool:
-        """Whether it was SIGTERM: then the program is to end, not just the answer."""
-        return self._received == signal.SIGTERM
+        """Whether it was SIGTERM or SIGHUP: then the program is to end, not just the answer."""
+        return self._received in _ENDS
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():  # only there can handlers be set
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in (signal.SIGINT, *_ENDS):
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._handle)
         return self
@@ -59,20 +61,19 @@ class Interrupts:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._received is None:
             self._received, self._since = signal.Signals(number), time.monotonic()
-        elif number == signal.SIGTERM:
-            raise Interrupted("terminated", TERMINATED)
+        elif number in _ENDS:
+            raise Interrupted("terminated", 128 + number)
         elif time.monotonic() - self._since >= self._patience:
             raise KeyboardInterrupt
 
 
 def end_on_sigterm() -> None:
-    """Outside of answers, too, SIGTERM ends the program in order: Interrupted (143) is raised."""
+    """Outside of answers, too, these end the program in order: Interrupted (143, or 129) is raised."""
 
     def handle(number: int, frame: FrameType | None) -> None:
-        raise Interrupted("terminated", TERMINATED)
+        raise Interrupted("terminated", 128 + number)
 
-    if (
-        threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    ):
-        signal.signal(signal.SIGTERM, handle)
+    if threading.current_thread() is threading.main_thread():
+        for number in _ENDS:
+            if signal.getsignal(number) == signal.SIG_DFL:
+                signal.signal(number, handle)

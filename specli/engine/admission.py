@@ -24,6 +24,7 @@ from specli.errors import EngineError, MemoryShortage, ModelFileError, SpecliErr
 
 _CHECKS = 1  # raise it with every condition added to `gguf_model`, so that known files are looked at again
 _WIDTHS = (1, 4)
+_LARGE = 256 << 20  # bytes; the trial of a smaller file is over before anyone could read of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def admit(
     """Find out whether a file can be loaded here, and whether with repacked weights.
 
     The `before_` functions are called where a child process is really to be run: on the first use of the
-    library on a processor, and on the first use of a file.
+    library on a processor, and on the first use of a file that is large enough to take a while.
     Raises ModelFileError for a file that the library cannot load or would die over, MemoryShortage where
     the child was killed, EngineError where the library crashes without repacking too.
     """
@@ -89,7 +90,8 @@ def admit(
     record, key = _recall(header), _settings_key(settings, verdict.use_extra_bufts)
     if key not in record.tried:
         if not verdict.tried:
-            before_trial()
+            if header.file_size > _LARGE:
+                before_trial()
             _try(header, settings, verdict.use_extra_bufts)
         record.checks = _CHECKS
         record.tried.append(key)

@@ -58,32 +58,62 @@ def _kv_heads(header: Header, heads: int) -> int:
 
 
 def available_bytes() -> int:
-    """Memory that this process can have without swapping: the machine's, within its cgroup's limit."""
-    free = int(psutil.virtual_memory().available)
-    limit = _cgroup_free(Path("/sys/fs/cgroup"))
-    return free if limit is None else min(free, limit)
+    """Memory that this process can have without swapping: the machine's, within the limits of its cgroups
+    and of its own address space (`ulimit -v`)."""
+    limits = [int(psutil.virtual_memory().available), _cgroup_free(_CGROUPS), _address_space_left()]
+    return min(limit for limit in limits if limit is not None)
 
 
-def _cgroup_free(root: Path) -> int | None:
-    """Bytes left under the memory limit of the container (cgroup v2, then v1); None without a limit."""
-    for most, used, stat, cache in (
-        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
-        (
-            "memory/memory.limit_in_bytes",
-            "memory/memory.usage_in_bytes",
-            "memory/memory.stat",
-            "total_inactive_file",
-        ),
-    ):
-        try:
-            limit, current = int((root / most).read_text()), int((root / used).read_text())
-            lines = (line.split() for line in (root / stat).read_text().splitlines())
-            kept = next((int(line[1]) for line in lines if line[0] == cache), 0)
-        except (OSError, ValueError, IndexError):  # no such file, or "max"
+def _address_space_left() -> int | None:
+    """Bytes that this process may still map; None without a limit."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return (
+        None if limit == resource.RLIM_INFINITY else max(0, limit - int(psutil.Process().memory_info().vms))
+    )
+
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUPS = Path("/proc/self/cgroup")
+
+
+def _cgroup_free(root: Path, own: Path = _OWN_CGROUPS) -> int | None:
+    """Bytes left under the tightest memory limit of this process's cgroups (v2 and v1), those around them
+    included; None without a limit."""
+    found = []
+    for folder in _cgroup_folders(root, own):
+        for most, used, cache in (
+            ("memory.max", "memory.current", "inactive_file"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ):
+            try:
+                limit, current = int((folder / most).read_text()), int((folder / used).read_text())
+                lines = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
+                kept = next((int(line[1]) for line in lines if line[0] == cache), 0)
+            except (OSError, ValueError, IndexError):  # no such file, or "max"
+                continue
+            if limit < 1 << 60:
+                found.append(max(0, limit - current + kept))
+    return min(found, default=None)
+
+
+def _cgroup_folders(root: Path, own: Path) -> list[Path]:
+    """Where limits on this process may stand: each line of `own` is "number:controllers:/path"."""
+    folders = [root, root / "memory"]
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        return folders
+    for controllers, path in (line.split(":", 2)[1:] for line in lines if line.count(":") > 1):
+        if controllers and "memory" not in controllers.split(","):
             continue
-        if limit < 1 << 60:
-            return max(0, limit - current + kept)
-    return None
+        top = root / "memory" if controllers else root
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        folders += [top.joinpath(*parts[: n + 1]) for n in range(len(parts))]
+    return folders
 
 
 def default_ctx_size(header: Header, type_k: str, type_v: str, most: int = 8192) -> int:
