@@ -19,6 +19,7 @@ from specli.core.pacing import FixedPacer, Pacer
 from specli.core.sampling import SamplingParams
 from specli.core.stats import Stats
 from specli.core.types import NO_DRAFT, Cycle, Draft, Drafter
+from specli.drafters.model import ModelDrafter
 
 Curve = Callable[[int], float]
 
@@ -97,12 +98,16 @@ class ScriptedModel:
 
 
 class ScriptedDrafter:
-    """The recorded draft model: each token it drafts takes `step` seconds."""
+    """The recorded draft model: each token it drafts takes `step` seconds, each it reads before that a share
+    `reading` of them."""
 
     method = "draft-model"
 
-    def __init__(self, trace: Trace, pacer: Pacer, step: float, clock: Clock, n_max: int = 8) -> None:
+    def __init__(
+        self, trace: Trace, pacer: Pacer, step: float, clock: Clock, n_max: int = 8, reading: float = 0.0
+    ) -> None:
         self._trace, self._pacer, self._step, self._clock, self._n_max = trace, pacer, step, clock, n_max
+        self._reading, self._read = reading, 0
 
     def begin(self, history: Sequence[int]) -> None: ...
 
@@ -113,10 +118,14 @@ class ScriptedDrafter:
     def propose(self, history: Sequence[int], limit: int) -> Draft:
         recorded = self._trace.drafts[len(history) - len(self._trace.prompt)]
         limit = min(limit, self._n_max, len(recorded))
+        behind = len(history) - 1 - self._read
+        if self._reading and behind > ModelDrafter.NEAR and not self._pacer.joins(self.method, behind, limit):
+            return NO_DRAFT
         tokens: list[int] = []
         confidence: list[float] = []
         while self._pacer.goes_on(self.method, confidence, limit):
-            self._clock.now += self._step
+            self._clock.now += self._step + (0 if tokens else self._reading * self._step * behind)
+            self._read = len(history) - 1
             tokens.append(recorded[len(tokens)][0])
             confidence.append(recorded[len(confidence)][1])
         return Draft(tuple(tokens), self.method, confidence=tuple(confidence)) if tokens else NO_DRAFT

@@ -140,7 +140,8 @@ def test_trust_grows_with_drafts_accepted_in_full() -> None:
     assert len(paced.choose(ngram(range(60), 8), 5)) == 2 * first
 
 
-def test_no_width_beyond_twice_the_widest_measured() -> None:
+def test_no_width_beyond_twice_the_widest_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ProfitPacer, "FIRST_TRUST", 40)
     costs = Costs(FLAT)
     paced = ProfitPacer(costs)
     costs.learn(1, 1.0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -101,6 +101,26 @@ def test_costs_that_are_not_known_yet_do_little_harm(curve: Curve) -> None:
     lost = [len(t.output) * (1 / speed - 1) for t, speed in zip(traces, speeds)]
     assert max(lost) <= 13  # the time of so many tokens, once, while nothing was known
     assert math.exp(sum(map(math.log, speeds)) / len(speeds)) >= 0.99
+
+
+@pytest.mark.parametrize("step", [0.05, 0.2, 0.45, 0.8])
+@pytest.mark.parametrize("curve", CURVES.values(), ids=CURVES)
+def test_a_model_that_has_to_read_up_first_does_little_harm(curve: Curve, step: float) -> None:
+    """A fresh machine, a short answer: of the draft model only its size is known, and it has not read the
+    prompt, which may be longer than the answer."""
+    traces = [replace(t, output=t.output[:80]) for t in load_traces(TRACES / "drafts.jsonl")]
+
+    def speed(trace: Trace) -> float:
+        def cast(pacer: Pacer, clock: Clock) -> list[Drafter]:
+            model = ScriptedDrafter(trace, pacer, step, clock, n_max=4, reading=0.12)
+            return [HistoryDrafter(), model]
+
+        pacer = ProfitPacer(Costs(CPU_SHAPE), steps={"draft-model": 0.9 * step})
+        return curve(1) / simulate(trace, curve, pacer, cast, compete=True).seconds
+
+    speeds = [speed(trace) for trace in traces]
+    assert math.exp(sum(map(math.log, speeds)) / len(speeds)) >= 0.99
+    assert max(len(t.output) * (1 / s - 1) for t, s in zip(traces, speeds)) <= 6
 
 
 @pytest.mark.parametrize(("step", "winner"), [(0.02, "draft-model"), (0.9, "draft-self")])

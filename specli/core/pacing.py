@@ -114,16 +114,16 @@ class ProfitPacer:
     PROBE_SHARE = 0.01
     MEMORY = 0.98  # of the running rate: about 50 cycles
     FIRST_CHANCE = 0.75  # acceptance of a draft token before anything is known
-    HORIZON = 256  # tokens that an answer may still have
+    HORIZON = 256  # tokens, the most that are taken to be still to come
     READING = 0.25  # cost of a token read with others, beside one drafted
-    FIRST_TRUST = 8  # most tokens of a free draft until one was accepted in full; then twice as many
+    FIRST_TRUST = 4  # most tokens of a free draft until one was accepted in full; then twice as many
 
     def __init__(
         self, costs: Costs, fixed_width: int | None = None, steps: Mapping[str, float] | None = None
     ) -> None:
-        """`steps`: what a draft token is known to cost, by method, relative to one of the target's."""
+        """`steps`: what a draft token is expected to cost, by method, relative to one of the target's."""
         self.costs = costs
-        self._known_steps = steps or {}
+        self._expected_steps = steps or {}
         self.acceptance = Acceptance()
         self._fixed_width = fixed_width
         self._shadow: _Shadow | None = None
@@ -131,6 +131,7 @@ class ProfitPacer:
         self._steps: dict[str, deque[float]] = {}
         self._emitted, self._spent = 0.0, 0.0  # of the latest cycles, for the rate
         self._time, self._lost = 0.0, 0.0  # of all cycles; lost by probes
+        self._said = 0  # tokens of all cycles
         self._probing: str | None = None
         self._trust: dict[str, int] = {}
         self._joined = False  # a drafter read up in this cycle: its time says nothing of a step's
@@ -238,7 +239,11 @@ class ProfitPacer:
         return False
 
     def joins(self, method: str, behind: int, limit: int) -> bool:
-        """If what it is expected to gain over the next `HORIZON` tokens is more than the reading costs."""
+        """If what it is expected to gain is more than the reading costs.
+
+        Nobody knows how long an answer gets; as many tokens are taken to be still to come as were said. So
+        a short answer is never spent on reading up for it.
+        """
         if self._measures_plain() or limit < 1:
             return False
         cost, rate, step = self._verify_costs(limit + 1), self._rate(), self._step(method)
@@ -249,7 +254,8 @@ class ProfitPacer:
             emitted += survive
             more = emitted - 1.0 - rate * (cost[k + 1] + k * step - cost[1])
             gain = max(gain, more / emitted)  # tokens gained for each one emitted
-        self._joined = gain * self.HORIZON > rate * behind * step * self.READING
+        ahead = min(self.HORIZON, self._said)
+        self._joined = gain * ahead > rate * behind * step * self.READING
         return self._joined
 
     def _chances(self, draft: Draft) -> list[float]:
@@ -272,7 +278,7 @@ class ProfitPacer:
     def _step(self, method: str) -> float:
         """Seconds that one draft token takes; before that is known, a quarter of a target token."""
         times = self._steps.get(method)
-        return median(times) if times else self._known_steps.get(method, 0.25) * self._verify_costs(1)[1]
+        return median(times) if times else self._expected_steps.get(method, 0.25) * self._verify_costs(1)[1]
 
     def _rate(self) -> float:
         """Tokens per second: what the run does, and no less than what plain decoding would."""
@@ -303,6 +309,7 @@ class ProfitPacer:
         self._emitted = self._emitted * self.MEMORY + len(verdict.tokens)
         self._spent = self._spent * self.MEMORY + spent
         self._time += spent
+        self._said += len(verdict.tokens)
         if self._probing is not None:
             self._lost += max(0.0, spent - len(verdict.tokens) * self._verify_costs(1)[1])
             self._probing = None
