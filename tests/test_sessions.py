@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from model_edits import windowed
+from model_edits import as_qwen3, windowed
 
 from specli.chat.attached import Attached
 from specli.chat.conversation import Message
@@ -320,17 +320,20 @@ def test_a_cache_that_does_not_fit_or_was_damaged_is_not_taken(tiny_draft: Path,
         whole = path.read_bytes()
         with pytest.raises(SessionError, match="another library"):
             read_state(path, {**key, "library": "newer"})
-        damaged = [whole[:n] for n in (0, 10, 40, 300, len(whole) - 1)]
-        damaged += [
-            whole + b"x",
-            whole.replace(b'"state"', b'"stage"'),
-            whole.replace(b"specli-cache 1", b"specli-cache 2"),
-        ]
-        damaged += [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in (400, len(whole) - 1)]
-        damaged += [
-            whole.replace(b'"tokens": 60', b'"tokens": 61'),
-            whole.replace(b'"tokens": 60', b'"tokens": -1'),
-        ]
+        damaged = [whole[:n] for n in (0, 10, 40, 300, len(whole) - 1)] + [whole + b"x"]
+        damaged += [whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in (600, len(whole) - 1)]
+        for part, other in (
+            (b"specli-cache 1", b"specli-cache 2"),
+            (b'"sizes"', b'"sises"'),
+            (b'"sizes": [240', b'"sizes": [241'),
+            (b'"sizes": [240', b'"sizes": [-40'),
+            (b'"sizes": [240', b'"sizes": ["a"'),
+            (b'"checkpoints": []', b'"checkpoints": [1]'),
+            (b'"rows": null', b'"rows": [0, 0]'),
+            (b'"follower": ""', b'"follower": "x"'),
+        ):
+            assert part in whole
+            damaged.append(whole.replace(part, other))
         for bad in damaged:
             path.write_bytes(bad)
             with pytest.raises(SessionError):
@@ -402,6 +405,39 @@ def test_exact_conversations_go_on_as_if_never_interrupted(
         assert resumed.answers[0].timing.prompt_tokens < 40  # nothing was decoded a second time
     assert _answers(resumed) == _answers(whole)
     assert all(_answers(whole))
+
+
+@pytest.mark.parametrize("kind", ["heads", "eagle"])
+def test_heads_draft_on_as_if_never_interrupted(
+    kind: str, tiny_target: Path, shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they drafted, and how much of it was accepted, shows what they stand on."""
+    monkeypatch.setenv("SPECLI_DEBUG_CACHES", "1")
+    given: dict[str, object] = {"exact": True, "max_tokens": 24, "fixed": True, "types": ("draft-mtp",)}
+    path = tiny_target
+    if kind == "eagle":
+        path = as_qwen3(tiny_target, tmp_path / "target.gguf")
+        given |= {"types": ("draft-eagle3",), "draft_model": str(tiny_target.parent / "tiny-eagle3.gguf")}
+    with closing(_load(path, **given)) as model:
+        whole = _talk(model, shelf)
+        whole.run([*QUESTIONS[:4], "/undo", QUESTIONS[4]])
+    with closing(_load(path, **given)) as model:
+        _talk(model, shelf).run(QUESTIONS[:3])
+        name = shelf.newest() or ""
+    with closing(_load(path, **given)) as model:
+        resumed = _talk(model, shelf)
+        resumed.resume(name)
+        assert model.cached() > 50
+        resumed.run([QUESTIONS[3], "/undo", QUESTIONS[4]])
+        assert [m.text for m in resumed.dialogue.messages] == [m.text for m in whole.dialogue.messages]
+        for one, other in zip(resumed.answers, whole.answers[3:]):
+            assert one.timing.prompt_tokens == other.timing.prompt_tokens < 60
+            assert one.stats.by_method == other.stats.by_method and one.stats.accepted > 0
+        assert take(model.generator.target).follower
+    with closing(_load(path, exact=True, max_tokens=24, types=("none",))) as model:
+        plain = _talk(model, shelf)
+        plain.resume(name)  # the target's own part serves without the heads
+        assert model.cached() > 50 or kind == "eagle", plain.screen.err.getvalue()  # type: ignore[attr-defined]
 
 
 def test_sampled_conversations_go_on_with_the_seeds_they_would_have_had(

@@ -296,9 +296,15 @@ class Context:
         self._forget_from(0, None)
         self._latest_rows = 0
 
+    @property
+    def follower(self) -> Follower | None:
+        """Who is told of everything decoded."""
+        return self._follower
+
     def refill(self, tokens: Sequence[int], data: NDArray[np.uint8], saves: Sequence[Checkpoint]) -> bool:
         """Hold `tokens` again from what `Memory.whole` and `Memory.saves` gave then, in a context of the same
-        parameters. False, and the cache is empty, if the library does not take it."""
+        parameters; hidden rows are not among it. False, and the cache is empty, if the library does not take
+        it."""
         self.clear()
         if len(tokens) > self._n_ctx or not self.memory.refill(len(tokens), data, saves):
             return False

@@ -8,9 +8,11 @@ tokens the cache holds n - 1 positions. Li et al. 2025, arXiv 2503.01840.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from specli.core.types import Logits
 from specli.engine.context import Context, ContextParams
@@ -66,6 +68,17 @@ class Eagle(SideCache):
         for i in range(at, end - 1, size):
             stop = min(i + size, end - 1)
             self._decode(self._target.tokens[i + 1 : stop + 1], i, g[i - at : stop - at], output=False)
+
+    def whole(self) -> tuple[NDArray[np.uint8], ...]:
+        """With the row that waits for its token."""
+        return (*super().whole(), self._waiting.copy().view(np.uint8).reshape(-1))
+
+    def refill(self, tokens: Sequence[int], parts: Sequence[NDArray[np.uint8]]) -> bool:
+        """See `Follower.refill`."""
+        if len(parts) != 2 or len(parts[1]) != 4 * self._width or not super().refill(tokens, parts[:1]):
+            return False
+        self._waiting = parts[1].view(np.float32).reshape(1, self._width)
+        return True
 
     def _fused(self, start: int, stop: int) -> Rows:
         """g of positions start to stop - 1, shape (stop - start, n_embd)."""

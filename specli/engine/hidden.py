@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,11 +21,30 @@ Rows = NDArray[np.float32]
 
 
 class Follower(Protocol):
-    """Who keeps a cache in step with a context's by its hidden rows."""
+    """Who keeps a cache in step with a context's by its hidden rows. `identity` tells it from others."""
+
+    @property
+    def identity(self) -> str: ...
 
     def decoded(self) -> None:
         """The context holds more tokens; `HiddenRows` may forget older rows hereafter."""
         ...
+
+    def whole(self) -> tuple[NDArray[np.uint8], ...]:
+        """All it takes to stand again where the context's tokens end."""
+        ...
+
+    def refill(self, tokens: Sequence[int], parts: Sequence[NDArray[np.uint8]]) -> bool:
+        """Stand behind `tokens` again, by what `whole` gave; their hidden rows are back. False if it cannot."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldRows:
+    """Hidden rows of the positions from `first` on, shape (n, width) float32."""
+
+    first: int
+    rows: Rows
 
 
 def extension() -> Any:
@@ -86,6 +107,20 @@ class HiddenRows:
             self.first = length
             if last is not None and length > 0:
                 self._rows[0], self.first = last, length - 1
+
+    @property
+    def held(self) -> HeldRows:
+        """A copy of all that is held."""
+        return HeldRows(self.first, self._rows[: self.end - self.first].copy())
+
+    def refill(self, held: HeldRows) -> None:
+        """Hold these, as if they had been appended."""
+        n = len(held.rows)
+        if n > len(self._rows):
+            self._rows = np.empty((n, self.width), np.float32)
+        self._rows[:n] = held.rows
+        self.first, self.end = held.first, held.first + n
+        self.low = 0
 
     def settle(self) -> None:
         """Whoever follows has seen all there is."""

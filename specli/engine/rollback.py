@@ -209,15 +209,11 @@ class Memory:
 
     def whole(self) -> NDArray[np.uint8]:
         """All that the library holds of the sequence. Raises EngineError if it does not hand it out."""
-        size = self.whole_bytes()
-        data = np.empty(size, np.uint8)
-        if self._lib.llama_state_seq_get_data_ext(self._handle, _bytes(data), size, 0, 0) != size:
-            raise EngineError("the library does not hand out the state of the cache")
-        return data
+        return state_of(self._lib, self._handle)
 
     def whole_bytes(self) -> int:
         """Bytes of what `whole` gives now."""
-        return int(self._lib.llama_state_seq_get_size_ext(self._handle, 0, 0))
+        return _whole_bytes(self._lib, self._handle)
 
     @property
     def saves(self) -> tuple[Checkpoint, ...]:
@@ -227,9 +223,7 @@ class Memory:
     def refill(self, held: int, data: NDArray[np.uint8], saves: Sequence[Checkpoint]) -> bool:
         """Into an empty memory: what `whole` and `saves` gave when `held` tokens were in it. False, and the
         memory is empty, if the library does not take it."""
-        size = len(data)
-        done = self._lib.llama_state_seq_set_data_ext(self._handle, _bytes(data), size, 0, 0) == size
-        if not done or self.positions != held:
+        if not put_state(self._lib, self._handle, data) or self.positions != held:
             self.clear()
             return False
         self._saves = list(saves)
@@ -256,6 +250,24 @@ class Memory:
     def _drop_saves(self, length: int) -> None:
         while self._saves and self._saves[-1].length > length:
             self._saves.pop()
+
+
+def state_of(lib: Any, handle: Any) -> NDArray[np.uint8]:
+    """All that the context at `handle` holds of its one sequence. Raises EngineError if it cannot be had."""
+    size = _whole_bytes(lib, handle)
+    data = np.empty(size, np.uint8)
+    if lib.llama_state_seq_get_data_ext(handle, _bytes(data), size, 0, 0) != size:
+        raise EngineError("the library does not hand out the state of the cache")
+    return data
+
+
+def put_state(lib: Any, handle: Any, data: NDArray[np.uint8]) -> bool:
+    """What `state_of` gave, into an empty context of the same kind. False if the library does not take it."""
+    return bool(lib.llama_state_seq_set_data_ext(handle, _bytes(data), len(data), 0, 0) == len(data))
+
+
+def _whole_bytes(lib: Any, handle: Any) -> int:
+    return int(lib.llama_state_seq_get_size_ext(handle, 0, 0))
 
 
 def _bytes(data: NDArray[np.uint8]) -> Any:

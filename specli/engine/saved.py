@@ -1,7 +1,7 @@
 """A cache on the disk: what was decoded once need not be decoded again when a conversation goes on.
 
-A file holds the tokens, the library's state of them, and the checkpoints that recurrent models are taken
-back to; so everything after it is as it would have been without the break, bit for bit. It fits only what
+A file holds the tokens, the library's state of them, the checkpoints that recurrent models are taken back to, and
+what drafting heads stand on; so everything after it is as it would have been without the break, bit for bit. It fits only what
 it was made with, see `cache_key`; a digest finds what was damaged on the way.
 """
 
@@ -12,7 +12,7 @@ import json
 import time
 from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from specli.engine import backend
 from specli.engine.context import Context
+from specli.engine.hidden import HeldRows
 from specli.engine.rollback import Checkpoint
 from specli.errors import SessionError
 from specli.paths import write_atomic
@@ -32,11 +33,15 @@ _ABANDONED_S = 3600.0  # an unfinished file this old has no writer any more
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CacheState:
-    """What a cache held: the tokens, all of the library's state (bytes), the checkpoints, ascending."""
+    """What a cache held: the tokens, all of the library's state (bytes), the checkpoints, ascending; and where
+    hidden rows are handed out, those it had, and what `follower` needs beside them (see `Follower.whole`)."""
 
     tokens: tuple[int, ...]
     data: NDArray[np.uint8]
     saves: tuple[Checkpoint, ...] = ()
+    hidden: HeldRows | None = None
+    follower: str = ""
+    side: tuple[NDArray[np.uint8], ...] = ()
 
 
 def size_of(context: Context) -> int:
@@ -49,35 +54,61 @@ def unsavable(context: Context) -> str | None:
     """Why this cache cannot be kept so that it would go on in the same way; None if it can."""
     if context.model.n_swa:
         return "of a sliding window the library saves only a part"
-    if context.hidden is not None:
-        return "the prediction heads need rows that no state holds"
     return None
 
 
 def cache_key(context: Context, chunk: int, exact_width: int | None) -> dict[str, str]:
     """What a saved cache must have in common with a context to serve there, each with a name for people.
     `chunk`: tokens a prompt is decoded in."""
-    p = context.params
+    p, loaded = context.params, context.model.params
     exact = f"{exact_width} {chunk} {p.threads} {p.threads_batch} {backend.processor_id()}"
     return {
         "model": context.model.header.fingerprint,
         "library": backend.build_id(),
         "context size": str(context.n_ctx),
         "cache type": f"{p.type_k} {p.type_v} {p.flash_attn} {context.snapshots}",
-        "placement": str(asdict(context.model.params)),
+        "placement": f"{loaded.gpu_layers} {loaded.use_extra_bufts}",
         "exact mode": exact if exact_width else "off",
     }
 
 
 def take(context: Context) -> CacheState:
     """The cache as it is now. Raises EngineError if the library does not hand it out."""
-    memory = context.memory
-    return CacheState(tuple(context.tokens), memory.whole(), memory.saves)
+    memory, follower = context.memory, context.follower
+    side = () if follower is None else follower.whole()
+    return CacheState(
+        tuple(context.tokens),
+        memory.whole(),
+        memory.saves,
+        None if context.hidden is None else context.hidden.held,
+        "" if follower is None else follower.identity,
+        side,
+    )
 
 
 def give(context: Context, state: CacheState) -> bool:
     """Make the cache what `state` says. False, and the cache is empty, if it does not take it."""
-    return context.refill(state.tokens, state.data, state.saves)
+    hidden, follower = context.hidden, context.follower
+    if hidden is not None and not _rows_fit(state, hidden.width):
+        context.clear()
+        return False
+    if not context.refill(state.tokens, state.data, state.saves):
+        return False
+    if hidden is not None and state.hidden is not None:
+        hidden.refill(state.hidden)
+    same = follower is None or follower.identity == state.follower
+    if not same or (follower is not None and not follower.refill(state.tokens, state.side)):
+        context.clear()
+        return False
+    return True
+
+
+def _rows_fit(state: CacheState, width: int) -> bool:
+    """Whether the hidden rows end with the tokens, and are as wide as rows are here."""
+    held, saves = state.hidden, state.saves
+    if held is None or held.rows.shape[1] != width or held.first + len(held.rows) != len(state.tokens):
+        return False
+    return all(save.hidden is None or len(save.hidden) == width for save in saves)
 
 
 # -- files --------------------------------------------------------------------------------------
@@ -86,16 +117,24 @@ def give(context: Context, state: CacheState) -> bool:
 def write_state(path: Path, state: CacheState, key: Mapping[str, str]) -> None:
     """Write a state, whole or not at all. Raises SpecliError where it cannot be written."""
     tokens = np.asarray(state.tokens, "<i4")
-    parts = [tokens.view(np.uint8), state.data, *(save.data for save in state.saves)]
-    header = {
+    rows = np.empty((0, 1), np.float32) if state.hidden is None else state.hidden.rows
+    marks = [np.empty(0, np.float32) if save.hidden is None else save.hidden for save in state.saves]
+    datas = [save.data for save in state.saves]
+    parts = [_as_bytes(part) for part in (tokens, state.data, rows, *datas, *marks, *state.side)]
+    header: dict[str, Any] = {
         "key": dict(key),
-        "tokens": len(state.tokens),
-        "state": len(state.data),
-        "checkpoints": [[save.length, len(save.data)] for save in state.saves],
-        "digest": _digest(parts),
+        "sizes": [len(part) for part in parts],
+        "checkpoints": [save.length for save in state.saves],
+        "rows": None if state.hidden is None else [state.hidden.first, rows.shape[1]],
+        "follower": state.follower,
     }
+    header["digest"] = _digest(header, parts)
     line = json.dumps(header).encode() + b"\n"
     write_atomic(path, [memoryview(_MAGIC), memoryview(line), *(part.data for part in parts)])
+
+
+def _as_bytes(part: NDArray[Any]) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(part).reshape(-1).view(np.uint8)
 
 
 def read_state(path: Path, key: Mapping[str, str]) -> CacheState | None:
@@ -150,23 +189,28 @@ def _require_key(found: Mapping[str, str], wanted: Mapping[str, str]) -> None:
 
 def _body(file: BinaryIO, header: Mapping[str, Any], file_size: int) -> CacheState:
     """Sizes are checked before memory is taken, contents before anything is believed."""
-    n_tokens, size = header["tokens"], header["state"]
-    lengths = [length for length, _ in header["checkpoints"]]
-    sizes = [4 * n_tokens, size, *(each for _, each in header["checkpoints"])]
-    numbers = [*lengths, *sizes]
-    if any(type(n) is not int or n < 0 for n in numbers) or file.tell() + sum(sizes) != file_size:
+    sizes, lengths, rows = header["sizes"], header["checkpoints"], header["rows"]
+    n = len(lengths)
+    if any(type(each) is not int or each < 0 for each in (*sizes, *lengths, *(rows or ()))):
+        raise ValueError("a size is none")
+    if file.tell() + sum(sizes) != file_size or len(sizes) < 3 + 2 * n:
         raise ValueError("sizes do not add up")
-    if lengths != sorted(set(lengths)) or any(length > n_tokens for length in lengths):
-        raise ValueError("checkpoints out of order")
     parts = [np.fromfile(file, np.uint8, each) for each in sizes]
-    if [len(part) for part in parts] != sizes or _digest(parts) != header["digest"]:
+    if [len(part) for part in parts] != sizes or _digest(header, parts) != header["digest"]:
         raise ValueError("contents changed")
-    saves = tuple(Checkpoint(length, part, None) for length, part in zip(lengths, parts[2:]))
-    return CacheState(tuple(parts[0].view("<i4").tolist()), parts[1], saves)
+    tokens = tuple(parts[0].view("<i4").tolist())
+    if lengths != sorted(set(lengths)) or any(length > len(tokens) for length in lengths):
+        raise ValueError("checkpoints out of order")
+    marks = [part.view(np.float32) if len(part) else None for part in parts[3 + n : 3 + 2 * n]]
+    saves = tuple(map(Checkpoint, lengths, parts[3 : 3 + n], marks))
+    held = None if rows is None else HeldRows(rows[0], parts[2].view(np.float32).reshape(-1, rows[1]))
+    return CacheState(tokens, parts[1], saves, held, str(header["follower"]), tuple(parts[3 + 2 * n :]))
 
 
-def _digest(parts: Sequence[NDArray[np.uint8]]) -> str:
-    digest = hashlib.blake2b(digest_size=16)
+def _digest(header: Mapping[str, Any], parts: Sequence[NDArray[np.uint8]]) -> str:
+    """Of everything in the file but itself."""
+    about = {name: value for name, value in header.items() if name != "digest"}
+    digest = hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=16)
     for part in parts:
         digest.update(part.data)
     return digest.hexdigest()

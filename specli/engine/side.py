@@ -19,6 +19,7 @@ from specli.engine import backend
 from specli.engine.context import Context, ContextParams, debugging
 from specli.engine.hidden import HiddenRows, Rows, copied, extension
 from specli.engine.model import Model
+from specli.engine.rollback import put_state, state_of
 from specli.errors import EngineError
 
 Self = TypeVar("Self", bound="SideCache")
@@ -79,6 +80,33 @@ class SideCache:
         self._feed(start)
         self._tokens += self._target.tokens[start:]
         self._hidden.settle()
+
+    # -- put aside ------------------------------------------------------------------------------
+
+    @property
+    def identity(self) -> str:
+        """Tells this cache from those of other models."""
+        return f"{self.what} {self.model.header.fingerprint}"
+
+    def whole(self) -> tuple[NDArray[np.uint8], ...]:
+        """See `Follower.whole`."""
+        self.catch_up()
+        return (state_of(self._lib, self._open_handle()),)
+
+    def refill(self, tokens: Sequence[int], parts: Sequence[NDArray[np.uint8]]) -> bool:
+        """See `Follower.refill`."""
+        self._lib.llama_memory_clear(self._memory, True)
+        self._tokens, self._drafted = [], []
+        if len(parts) != 1 or not put_state(self._lib, self._open_handle(), parts[0]):
+            return False
+        self._tokens = list(tokens)
+        held = int(self._lib.llama_memory_seq_pos_max(self._memory, 0)) + 1
+        if held != self._length(len(tokens)):
+            self._lib.llama_memory_clear(self._memory, True)
+            self._tokens = []
+            return False
+        self._hidden.settle()
+        return True
 
     def _feed(self, start: int) -> None:
         """Put in what the target's tokens from `start` on bring."""
