@@ -99,6 +99,10 @@ def _common(settings: Settings, engine: str) -> list[str]:
             "--exact has no counterpart: only specli keeps the width of decodes fixed, so greedy output"
         )
         out.append("  may differ here in near-ties between speculation on and off")
+    if settings.tree_size is not None:
+        out.append(
+            f"--spec-tree {settings.tree} is left out: here drafts are written as chains, without branches"
+        )
     if not settings.fixed:
         out.append(
             "specli sets the draft length by measured profit in each cycle; here it is fixed, so measure anew"

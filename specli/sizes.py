@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 MOST_NODES = 63
 """Of a tree: one decode has 64 rows, one of them for the token before it."""
+LARGEST_TREE = f"{MOST_NODES}x1"
+"""What is loaded for this can draft every other size too."""
 _TREE = re.compile(r"([1-9]\d?)x([1-9]\d?)")
 
 

@@ -13,7 +13,7 @@ FILES = sorted(p for p in ROOT.rglob("*.py"))
 # room: what it may import of specli, besides itself. A room is a package or a module at the top.
 _BASE = {"errors", "core"}
 _LIVE = {
-    *_BASE, "paths", "settings", "profiles", "engine", "drafters", "chat", "costs", "tuned", "casting", "rules",
+    *_BASE, "paths", "sizes", "settings", "profiles", "engine", "drafters", "chat", "costs", "tuned", "casting", "rules",
     "loading", "drafting", "assembly", "interrupts",
     "pruned",
 }  # fmt: skip

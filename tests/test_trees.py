@@ -16,6 +16,7 @@ from scripted import GREEDY, greedy
 
 from specli import profiles
 from specli.assembly import Generator, Request
+from specli.bench.contestants import contestants, together
 from specli.core.costs import Costs
 from specli.core.decoding import Rules, decode, sync
 from specli.core.noise import Noise
@@ -30,7 +31,8 @@ from specli.drafters.ngram import NgramSimple
 from specli.drafters.tree import TreeDrafter
 from specli.engine.context import Context, ContextParams, Rollback
 from specli.engine.model import Model, ModelParams
-from specli.errors import EngineError, UsageError
+from specli.errors import EngineError, ProfileError, UsageError
+from specli.sizes import TreeSize
 
 VOCAB = 12
 PROMPT = [3, 1, 4, 1, 5]
@@ -589,3 +591,25 @@ def test_trees_are_bounded_by_what_was_loaded(tiny_target: Path, tiny_draft: Pat
             else:
                 with pytest.raises(UsageError, match="loaded for less"):
                     g.reset(settings)
+
+
+def test_contestants_with_trees_of_several_sizes_can_all_be_loaded() -> None:
+    profile = profiles.load("auto")
+    for against, tree in (([], "off"), (["draft-model,tree=2x4"], "2x4"), (["a", "b"], "63x1")):
+        texts = [f"draft-model,tree={'2x4' if t == 'a' else '3x5'}" if len(t) == 1 else t for t in against]
+        assert together(contestants(profile, {}, texts)).tree == tree
+    assert all(
+        TreeSize.read(text) is None for text in ("", "3", "x3", "0x3", "3x0", "8x8", "64x1", "3x4x5", " 3x4")
+    )
+    assert TreeSize.read("63x1") == TreeSize(63, 1) and str(TreeSize(3, 4)) == "3x4"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [{"spec_tree": "2x2", "exact": True}, {"spec_tree": "2x2", "spec_draft_n_max": 3}, {"spec_tree": "9x9"}],
+)
+def test_flags_that_contradict_a_tree(flags: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match="tree"):
+        profiles.resolve(profiles.load("auto"), flags)
+    with pytest.raises(ProfileError, match="tree"):
+        profiles.parse('[spec]\ntree = "2x2"\nexact = true', "p", "p.toml")

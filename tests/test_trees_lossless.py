@@ -75,7 +75,9 @@ def _real(setting: Setting, fixed: bool, n_gram: bool) -> tuple[TreeDrafter, Ans
         else ProfitPacer(Costs({1: 1.0, 64: 2.0}, frozen=True), steps={"draft-model": 0.01})
     )
     others = [_Talkative()] if n_gram else []
-    draft = TreeDrafter("draft-model", TableModel(drafters.near(model).table, 2), pacer, 8, Shape(3, 3), others)
+    draft = TreeDrafter(
+        "draft-model", TableModel(drafters.near(model).table, 2), pacer, 8, Shape(3, 3), others
+    )
 
     def speak(seed: int) -> None:
         draft.speak(Voice(setting.params, seed, setting.coupled))
@@ -104,10 +106,8 @@ def test_the_law_is_the_targets_with_the_real_drafter(fixed: bool, n_gram: bool,
 
 def _not_renormalised(p: Distribution, q: Distribution, i: int) -> Distribution:
     left = residual(p, q)
-    return Distribution(
-        left.ids,
-        left.probs * float(np.maximum(0.0, p.probs - np.array([q.prob(int(t)) for t in p.ids])).sum()),
-    )
+    mass = float(np.maximum(0.0, p.probs - np.array([q.prob(int(t)) for t in p.ids])).sum())
+    return Distribution(left.ids, left.probs * max(mass, 1e-9))
 
 
 FAULTS: dict[str, tuple[type[TreeSilent], Callable[..., object]]] = {

@@ -17,6 +17,7 @@ from specli import profiles
 from specli.errors import UsageError
 from specli.profiles import Profile, Settings
 from specli.settings import BY_NAME, TYPE_ALIASES, Key, did_you_mean
+from specli.sizes import LARGEST_TREE
 
 PLAIN = "plain"
 _ELSEWHERE = ("types", "exact", "exact-width")  # keys of [spec] that a contestant cannot set for itself
@@ -54,10 +55,13 @@ def contestants(profile: Profile, flags: Mapping[str, object], against: Sequence
 
 
 def together(several: Sequence[Contestant]) -> Settings:
-    """Settings to load with, so that each contestant's methods are there."""
+    """Settings to load with, so that each contestant's methods, and trees of its size, are there."""
     first = several[1 if len(several) > 1 else 0].settings
     types = dict.fromkeys(t for each in several for t in each.settings.types)
-    return replace(first, types=tuple(types), draft_n_max=max(c.settings.draft_n_max for c in several))
+    trees = {c.settings.tree for c in several} - {"off"}
+    tree = "off" if not trees else trees.pop() if len(trees) == 1 else LARGEST_TREE
+    n_max = max(c.settings.draft_n_max for c in several)
+    return replace(first, types=tuple(types), draft_n_max=n_max, tree=tree)
 
 
 def _renamed(found: Sequence[Contestant]) -> list[Contestant]:
@@ -107,7 +111,9 @@ def _settings(pair: str, types: Sequence[str]) -> dict[str, object]:
                 raise UsageError(f"{name} must be true or false, not {value}")
             found[full] = value != "false"
         elif not equals:
-            raise UsageError(f"{name} needs a value: {name}=N")
+            raise UsageError(f"{name} needs a value: {name}=...")
+        elif key.kind in ("text", "choice"):
+            found[full] = value
         else:
             found[full] = _number(key, name, value)
     return found

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from specli.core.logprobs import token_logprobs
 from specli.core.noise import Noise
@@ -202,15 +203,13 @@ def _rows(target: LanguageModel, draft: Draft, tokens: list[int]) -> Logits:
     """The logits after each of `tokens`: the pending one, the draft, and padding."""
     if draft.tree is None:
         return target.decode(tokens, rows=len(tokens))
-    assert isinstance(target, TreeModel)
     parents = [-1, *(parent + 1 for parent in draft.tree.parents)]
-    return target.branch(tokens, parents + [0] * (len(tokens) - len(parents)))
+    return cast(TreeModel, target).branch(tokens, parents + [0] * (len(tokens) - len(parents)))
 
 
 def _commit(target: LanguageModel, draft: Draft, verdict: Verdict, length: int) -> None:
     """Leave the first `length` tokens of the history in the cache, all but the last one of it."""
     if draft.tree is not None:
-        assert isinstance(target, TreeModel)
         path = [0, *(node + 1 for node in verdict.path)]
-        target.keep(path[: length - len(target.tokens)])
+        cast(TreeModel, target).keep(path[: length - len(target.tokens)])
     target.rewind(length)
