@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specli.ui import terminal
+from specli.ui.code import Highlighter
 from specli.ui.inline import Inline, Palette, plain
 from specli.ui.layout import Layout, Margin, Run, char_count, clusters
 from specli.ui.markdown import Markdown
@@ -228,6 +229,37 @@ def test_a_table_wraps_inside_its_cells(window: Screen) -> None:
         + "z".rjust(36)
         + "\n"
     )
+
+
+def test_code_that_its_lexer_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(text: str) -> None:
+        raise RuntimeError("no")
+
+    code = Highlighter("python", True)
+    assert code.line("def f():")[0] == Run("def", "35", free=True)
+    monkeypatch.setattr(code._lexer, "get_tokens", fail)
+    assert code.line("return 1") == [Run("return 1", free=True)]
+    assert code.line("") == [Run("", free=True)]
+    assert Highlighter("python", True).line("x" * 2000) == [Run("x" * 2000, free=True)]
+
+
+def test_strings_over_many_lines_keep_their_colour() -> None:
+    code = Highlighter("python", True)
+    lines = [
+        "class A:",
+        "    def f(self):",
+        '        """First.',
+        "",
+        "def not_code",
+        *["more"] * 300,
+        '        """',
+        "        return 1",
+    ]
+    styles = [
+        [run.style for run in code.line(line) if isinstance(run, Run) and run.text.strip()] for line in lines
+    ]
+    assert styles[4:306] == [["32"]] * 302
+    assert styles[306] == ["35", "36"]
 
 
 # -- how it streams -----------------------------------------------------------------------------

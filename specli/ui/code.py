@@ -7,7 +7,8 @@ from typing import Any
 from specli.ui import terminal
 from specli.ui.layout import Item, Run
 
-_ENOUGH, _AT_MOST = 24, 200  # lines that a line is read with: where nothing is open, where something is
+_ENOUGH = 24  # lines that a line is read with: the latest, and as many from where something was opened
+_LONGEST = 1000  # characters of a line that is read at all
 
 
 class Highlighter:
@@ -25,22 +26,26 @@ class Highlighter:
 
     def line(self, text: str) -> list[Item]:
         """A whole line, without its newline, in its styles."""
-        if self._lexer is None:
+        if self._lexer is None or len(text) > _LONGEST:
             return [Run(text, free=True)]
         if self._closed and (len(self._context) >= _ENOUGH or (text and not text[0].isspace())):
             self._context.clear()
         self._context.append(text)
-        del self._context[:-_AT_MOST]
+        del self._context[_ENOUGH : max(_ENOUGH, len(self._context) - _ENOUGH)]  # what is open began before
         return [Run(word, self._style(kind), free=True) for kind, word in self._last_line()]
 
     def _last_line(self) -> list[tuple[Any, str]]:
         """Kind and text of the words in it."""
         assert self._lexer is not None
-        tokens = list(self._lexer.get_tokens("\n".join(self._context) + "\n"))
-        kind, word = tokens[-1]
+        wanted = self._context[-1]
+        try:
+            tokens = list(self._lexer.get_tokens("\n".join(self._context) + "\n"))
+            kind, word = tokens[-1]
+        except Exception:  # there are hundreds of lexers, and what they read here is no real code
+            self._lexer = None
+            return [(None, wanted)]
         self._closed = word.strip("\n") == "" and str(kind).split(".")[1] in ("Text", "Whitespace")
         found: list[tuple[Any, str]] = []
-        wanted = self._context[-1]
         length = len(wanted) + 1
         for kind, word in reversed(tokens):
             if length <= 0:

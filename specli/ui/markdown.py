@@ -27,6 +27,7 @@ _INDENT = re.compile(r"[ \t]+")
 _UNDECIDED = re.compile(
     r"\s*(?:|#{1,6}[ \t]*|[-*+][ \t]*|\d{1,9}[.)]?[ \t]*|> ?|`{1,2}|`{3,}[^`]*|~{1,2}|~{3,}[^`]*|[-*_ \t]+|\|.*)"
 )
+_ROWS = 60  # of a table to come that are shown, if the window has so many
 _LONGEST = 4000  # characters of a line that is held back; then it is text
 
 
@@ -78,7 +79,7 @@ class Markdown:
     def pending(self) -> list[Item]:
         """What is held back, as it will probably look."""
         if self._table:
-            return [Run("\n".join([*self._table, self._line]), hard=True)]
+            return [Run("\n".join([*self._table[-_ROWS:], self._line]), hard=True)]
         if self._code is not None or self._verbatim:
             return [Run(self._line, hard=True)]
         if self._begun:
