@@ -333,6 +333,26 @@ def test_the_drafter_and_its_cache(params: SamplingParams, pacer: float | None, 
     assert max(len(b) for c in cycles if c.draft.tree for b in c.draft.tree.children()) > 1
 
 
+@pytest.mark.parametrize("params", [GREEDY, WARM], ids=["greedy", "sampled"])
+def test_a_draft_context_that_gets_full(params: SamplingParams) -> None:
+    """Smaller than the target's: trees get smaller near its end, then there are none."""
+    draft = InStep("draft-model", TableModel(TABLE, 3, n_ctx=20), FixedPacer(), VOCAB, Shape(3, 4))
+    cycles = run(target(), PROMPT, draft, Rules(params, 2, 60), FixedPacer())
+    assert len(said(cycles)) == 60 and not cycles[-1].draft.tokens
+    sizes = [len(c.draft) for c in cycles if c.draft.tokens]
+    assert max(sizes) > 5 > min(sizes)
+
+
+def test_what_others_found_may_be_unknown_to_the_drafting_model() -> None:
+    text = [*PROMPT, 11, 10, 11, 9, *PROMPT]
+    other = NgramSimple(3, 4, 1)
+    other.begin(text)
+    draft = TreeDrafter("draft-model", TableModel.random(9, 1), FixedPacer(), 9, Shape(3, 4), [other])
+    draft.begin(PROMPT)
+    found = draft._grow(PROMPT, 12, draft._found(text, 12), False)
+    assert 11 in found.tokens and found.tree is not None and found.tree.levels > 1
+
+
 def test_a_level_is_one_decode() -> None:
     calls: list[int] = []
 

@@ -119,9 +119,8 @@ class TreeDrafter(ModelDrafter):
             return False
         if not len(growth):
             return True
-        missed = max(
-            0.0, 1.0 - sum(growth.reach[i] for i in growth.level(0))
-        )  # none of the found ones is right
+        # what it may add: tokens where none of those found is right
+        missed = max(0.0, 1.0 - sum(growth.reach[i] for i in growth.level(0)))
         return pays_deeper(growth.reach, [missed], self._pacer.prices(self.method, limit), depth, limit)
 
     def _grow(self, history: Sequence[int], limit: int, growth: Growth, drawn: bool) -> Draft:
@@ -141,7 +140,7 @@ class TreeDrafter(ModelDrafter):
                 least = least_reach(growth.reach, slots, prices, left, limit)
             for node, each in zip(frontier, opinions):
                 self._extend_below(growth, node, each, len(history), least, limit if bound else None)
-            frontier = self._frontier(growth, level, numbers)
+            frontier = self._frontier(growth, level, numbers, self._model.n_ctx - len(history))
             reach = [growth.reach[i] for i in frontier]
             full = bound and len(growth) >= limit
             if full or not frontier or not pays_deeper(growth.reach, reach, prices, left, limit):
@@ -153,10 +152,12 @@ class TreeDrafter(ModelDrafter):
             return NO_DRAFT
         return draft
 
-    def _frontier(self, growth: Growth, level: int, numbers: dict[int, int]) -> list[int]:
-        """The likeliest nodes of a level, of those whose parents the model has decoded."""
+    def _frontier(self, growth: Growth, level: int, numbers: dict[int, int], room: int) -> list[int]:
+        """The likeliest nodes of a level, of those that the model knows and whose parents it has decoded, as
+        far as its context has `room` for the tree."""
         nodes = [i for i in growth.level(level) if level == 0 or growth.parents[i] in numbers]
-        return sorted(nodes, key=lambda i: -growth.reach[i])[: self._shape.width]
+        known = [i for i in nodes if self._fits([growth.tokens[i]])]
+        return sorted(known, key=lambda i: -growth.reach[i])[: min(self._shape.width, room - len(numbers))]
 
     def _opinion(self, history: Sequence[int], growth: Growth, node: int, row: Row, drawn: bool) -> _Opinion:
         if not drawn:
