@@ -180,9 +180,7 @@ class DraftingRoom:
         model = None
         self._head_vocab = self._target.model.vocab.n_tokens
         if self._loader.cast_list.draft_heads is not None:
-            path = self._loader.request.draft
-            assert path is not None
-            self.model = model = self._loader.open_model(path, s.spec_draft_ngl, load_mtp=True)
+            self.model = model = self._loader.open_head(s.spec_draft_ngl, load_mtp=True)
             self._head_vocab = require_fit(self._target.model, model).shared
         return self._stack.enter_context(Heads(self._target, self._target.params, model))
 
@@ -197,7 +195,7 @@ class DraftingRoom:
         return BlockDrafter(method, features, pacer, *limits)
 
     def _open_feature_cache(self, method: str, s: Settings) -> Eagle | Blocks:
-        self.model = model = self._loader.open_feature_draft(s.spec_draft_ngl)
+        self.model = model = self._loader.open_head(s.spec_draft_ngl)
         if method == EagleDrafter.method:
             return self._stack.enter_context(Eagle(self._target, self._target.params, model))
         return self._stack.enter_context(Blocks(self._target, self._target.params, model))

@@ -113,13 +113,13 @@ class Loader:
         copy = pruned.copy_of(model, self.layer_set, trial, no_repack, self._notice)
         return self.open_model(copy, gpu_layers)
 
-    def open_feature_draft(self, gpu_layers: int | None) -> Model:
-        """The draft's weights where it reads the target's layers. Alone it cannot be tried out, so its weights
-        are repacked only where the target's are, which were."""
+    def open_head(self, gpu_layers: int | None, load_mtp: bool = False) -> Model:
+        """The draft's weights where they are no model but a head beside the target. Alone it cannot be tried out,
+        so its weights are repacked only where the target's are, which were."""
         path = self.request.draft
         assert path is not None
         sound_header(path)
-        params = ModelParams(-1 if gpu_layers is None else gpu_layers, self._repacks)
+        params = ModelParams(-1 if gpu_layers is None else gpu_layers, self._repacks, load_mtp)
         return self._stack.enter_context(Model(path, params))
 
     @property
