@@ -322,6 +322,12 @@ def test_what_is_drawn_as_one_is_not_torn() -> None:
     assert layout.feed([Run("（中文）测试。字")]) + layout.flush() == "（中文）\n测试。字"
 
 
+@pytest.mark.parametrize("size", range(1, 8))
+def test_marks_that_come_late_are_not_drawn_twice(window: Screen, size: int) -> None:
+    text = "a e\u0301 👩‍👩‍👧[x](y) 🇩🇪 👍🏽 ❤️ 1️⃣ 中"
+    assert stream(window, text, size=size) == text.replace("[x](y)", "x (y)") + "\n"
+
+
 def test_margins_and_long_words() -> None:
     layout = Layout(10)
     out = (

@@ -120,9 +120,11 @@ class Layout:
 
     def _may_break_before(self, cluster: Cluster) -> bool:
         """Between wide characters a row may end, but not before what closes or after what opens."""
-        if not self._word or cluster.cells == 0:
+        if not self._word:
             return False
-        last = self._word[-1].text[-1]
+        first, last = cluster.text[0], self._word[-1].text[-1]
+        if char_cells(first) == 0 or _is_skin_tone(first) or (_is_flag(first) and _is_flag(last)):
+            return False  # a mark that comes late
         if last == _JOINER or last in _OPENING or cluster.text[0] in _CLOSING:
             return False
         return cluster.cells > 1 or char_cells(last) > 1
