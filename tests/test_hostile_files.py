@@ -95,6 +95,8 @@ BROKEN: dict[str, tuple[Path, Edit, str]] = {
         without("blk.0.attn_gate.weight"),
         "blk.0.attn_gate.weight is missing",
     ),
+    "a way up only": (MTP, without("blk.1.ffn_down.weight"), "blk.1.ffn_down.weight is missing"),
+    "a way down only": (DRAFT, without("blk.1.ffn_up.weight"), "blk.1.ffn_up.weight is missing"),
     "a norm of integers": (
         MTP,
         stored_as("blk.1.attn_q_norm.weight", 25, 128),

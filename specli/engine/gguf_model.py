@@ -190,6 +190,7 @@ def _shapes(header: Header) -> Iterator[str]:
             yield f"its tensor {name} is stored as {kind}"
     if header.architecture in _DELTA_NETS:
         yield from _delta_nets(header)
+    yield from _feed_forward(header)
     embedding = next((t for t in header.tensors if t.name == "token_embd.weight"), None)
     width, vocab = header.integer(f"{header.architecture}.embedding_length"), header.n_vocab
     if embedding is not None and len(embedding.dims) > 1 and width and vocab and header.split_no == 0:
@@ -206,6 +207,16 @@ def _delta_nets(header: Header) -> Iterator[str]:
         for part in ("attn_qkv.weight", "attn_gate.weight"):
             if f"blk.{block}.{part}" not in names:
                 yield f"its tensor blk.{block}.{part} is missing"
+
+
+def _feed_forward(header: Header) -> Iterator[str]:
+    """A block that goes up comes down again."""
+    names = {t.name for t in header.tensors}
+    for name in sorted(names if not header.is_split else ()):
+        block, _, part = name.rpartition(".ffn_")
+        other = {"gate.weight": "up.weight", "up.weight": "down.weight", "down.weight": "up.weight"}.get(part)
+        if other is not None and block.startswith("blk.") and f"{block}.ffn_{other}" not in names:
+            yield f"its tensor {block}.ffn_{other} is missing"
 
 
 def _per_layer(header: Header, name: str) -> list[int]:
