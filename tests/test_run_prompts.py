@@ -93,7 +93,7 @@ def test_options_of_a_line_are_those_of_the_flags(run: Runner, tmp_path: Path) -
             {"prompt": A, "stop": [text[5:8]]},
             {"prompt": A, "temp": 1.3, "top-k": 5, "seed": 3, "max-tokens": 9},
             {"prompt": A, "files": [str(tmp_path / "a.txt")]},
-            {"prompt": A},
+            {"prompt": A, "id": None, "files": None, "messages": None, "temp": None, "system": None},
         ),
     ).rows
     assert rows[0]["text"] == rows[1]["text"] == text[: text.index(text[5:8])]
@@ -138,6 +138,7 @@ def test_messages_are_turns(run: Runner, tmp_path: Path) -> None:
         ('{"promt": "hi"}', "unknown key promt; did you mean prompt?"),
         ('{"prompt": "hi", "max-token": 3}', "unknown key max-token; did you mean max_tokens?"),
         ('{"prompt": "hi", "exact": true}', "unknown key exact"),
+        ('{"prompt": "hi", "tmp": null}', "unknown key tmp"),
         ('{"prompt": "hi", "temp": "hot"}', "temp must be a number"),
         ('{"prompt": "hi", "temp": -1}', "temp must be 0 to 1000"),
         ('{"prompt": "hi", "seed": 1.5}', "seed must be a whole number"),

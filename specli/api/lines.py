@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from specli.api.options import FOR_ANSWER
+from specli.api.options import FOR_ANSWER, accepted
 from specli.api.question import Question, of_turns, parse_turns
 from specli.chat.attached import Attached, read_attached
 from specli.chat.conversation import Message
@@ -54,18 +54,23 @@ def parse_line(line: str, where: str, index: int, files: tuple[Attached, ...] = 
     row = _row(line, where)
     options: dict[str, object] = {}
     for name, value in row.items():
-        if name in KEYS:
-            continue
-        key = FOR_ANSWER.get(name.replace("-", "_"))
-        if key is None:
-            raise UsageError(f"{where}: unknown key {name}{did_you_mean(name, [*KEYS, *FOR_ANSWER], '{}')}")
-        if value is not None:
-            try:
-                key.accept_flag([value] if key.kind == "texts" and isinstance(value, str) else value)
-            except ValueError as error:
-                raise UsageError(f"{where}: {name} {error}") from error
-            options[name.replace("-", "_")] = value
+        if name not in KEYS:
+            options[_option(name, value, where)] = value
     return Line(index, _asked(row, where, files), _id(row, where), MappingProxyType(options))
+
+
+def _option(name: str, value: object, where: str) -> str:
+    """The name of an option of one answer, whose value is checked."""
+    spelled = name.replace("-", "_")
+    key = FOR_ANSWER.get(spelled)
+    if key is None:
+        raise UsageError(f"{where}: unknown key {name}{did_you_mean(name, [*KEYS, *FOR_ANSWER], '{}')}")
+    if value is not None:
+        try:
+            accepted(key, value)
+        except ValueError as error:
+            raise UsageError(f"{where}: {name} {error}") from error
+    return spelled
 
 
 def _row(line: str, where: str) -> dict[str, object]:
@@ -80,7 +85,7 @@ def _row(line: str, where: str) -> dict[str, object]:
         return {"prompt": row}
     if not isinstance(row, dict):
         raise UsageError(f"{where}: must be a text in quotes, or an object")
-    return {name: value for name, value in row.items() if value is not None}
+    return row
 
 
 def _asked(row: dict[str, object], where: str, files: tuple[Attached, ...]) -> Question:
@@ -97,7 +102,7 @@ def _asked(row: dict[str, object], where: str, files: tuple[Attached, ...]) -> Q
             asked = of_turns(parse_turns(messages), attached)
         except ValueError as error:
             raise UsageError(f"{where}: messages {error}") from error
-        if asked.before and asked.before[0].role == "system" and "system" in row:
+        if asked.before and asked.before[0].role == "system" and row.get("system") is not None:
             raise UsageError(f"{where}: a system message is given twice, as system and in messages")
     if asked.given.empty:
         raise UsageError(f"{where}: nothing to answer; it needs a prompt, messages or files")
@@ -105,7 +110,9 @@ def _asked(row: dict[str, object], where: str, files: tuple[Attached, ...]) -> Q
 
 
 def _files(row: dict[str, object], where: str) -> list[Attached]:
-    paths = row.get("files", [])
+    paths = row.get("files")
+    if paths is None:
+        return []
     if not isinstance(paths, list) or not all(isinstance(path, str) and path for path in paths):
         raise UsageError(f'{where}: files must be a list of paths such as ["a.py"]')
     return [read_attached(Path(path), f"{where}: {path}") for path in paths]

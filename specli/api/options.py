@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TypedDict
 
 from specli.errors import UsageError
-from specli.settings import GRAMMARS, KEYS, Key, Origin, Settings, did_you_mean
+from specli.settings import GRAMMARS, KEYS, Key, Origin, Settings, Value, did_you_mean
 
 
 class AnswerOptions(TypedDict, total=False):
@@ -91,22 +91,42 @@ FOR_ANSWER: Mapping[str, Key] = {
 }
 
 
-def given(options: Mapping[str, object], known: Mapping[str, Key] = FOR_LOAD) -> dict[str, object]:
+def given(options: Mapping[str, object]) -> dict[str, object]:
     """`options` by attribute of `Settings`, as flags would have given them. Raises UsageError for a name
-    that is not among the `known`."""
-    out: dict[str, object] = {}
-    for name, value in options.items():
-        key = known.get(name)
-        if key is None:
-            raise UsageError(_unknown(name, known))
-        out[key.attribute] = _plain(key, value)
-    return out
+    that there is not."""
+    keys = {name: _known(name, FOR_LOAD) for name in options}
+    return {keys[name].attribute: _plain(keys[name], value) for name, value in options.items()}
 
 
-def _unknown(name: str, known: Mapping[str, Key]) -> str:
+def changed(settings: Settings, options: Mapping[str, object]) -> Settings:
+    """`settings` with the `options` of one answer. Raises UsageError like `profiles.resolve`."""
+    values: dict[str, object] = {}
+    origins: dict[str, Origin] = dict(settings.origins)
+    for name, raw in options.items():
+        key = _known(name, FOR_ANSWER)
+        if raw is None:
+            continue
+        try:
+            values[key.attribute] = accepted(key, raw)
+        except ValueError as error:
+            raise UsageError(f"{name} {error}") from error
+        origins[key.name] = "flag"
+    if not values:
+        return settings
+    return replace(settings, **values, origins=MappingProxyType(origins))  # type: ignore[arg-type]
+
+
+def accepted(key: Key, raw: object) -> Value:
+    """`raw` as the value of `key`; raises ValueError that says what it must be instead."""
+    return key.accept_flag(_plain(key, raw))
+
+
+def _known(name: str, known: Mapping[str, Key]) -> Key:
+    if name in known:
+        return known[name]
     if name in FOR_LOAD:
-        return f"{name} is set when a model is loaded, not for each answer"
-    return f"no setting {name}{did_you_mean(name, known, '{}')}"
+        raise UsageError(f"{name} is set when a model is loaded, not for each answer")
+    raise UsageError(f"no setting {name}{did_you_mean(name, known, '{}')}")
 
 
 def _plain(key: Key, value: object) -> object:
@@ -115,21 +135,3 @@ def _plain(key: Key, value: object) -> object:
     if key.name == "json-schema" and isinstance(value, Mapping):
         return json.dumps(value)
     return [value] if key.kind == "texts" and isinstance(value, str) else value
-
-
-def changed(settings: Settings, options: Mapping[str, object]) -> Settings:
-    """`settings` with the `options` of one answer. Raises UsageError like `profiles.resolve`."""
-    values: dict[str, object] = {}
-    origins: dict[str, Origin] = dict(settings.origins)
-    for attribute, raw in given(options, FOR_ANSWER).items():
-        key = next(k for k in FOR_ANSWER.values() if k.attribute == attribute)
-        if raw is None:
-            continue
-        try:
-            values[attribute] = key.accept_flag(raw)
-        except ValueError as error:
-            raise UsageError(f"{spelled(key)} {error}") from error
-        origins[key.name] = "flag"
-    if not values:
-        return settings
-    return replace(settings, **values, origins=MappingProxyType(origins))  # type: ignore[arg-type]
