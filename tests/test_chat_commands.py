@@ -110,7 +110,9 @@ def test_every_command_at_a_keyboard(chat: Open, tmp_path: Path) -> None:
     assert "did you mean temp?" in t.types("/set tmep 1") and "--temp must be 0 to 1000" in t.types(
         "/set temp -1"
     )
-    assert "draft-n-max = 4" in t.types("/set") and "chat --continue --ctx-size" in t.types("/set ctx-size 9")
+    assert "draft-n-max = 4" in t.types("/set") and "chat --continue --ctx-size 9" in t.types(
+        "/set ctx-size 9"
+    )
     assert "plain decoding" in t.types("/spec none") and "draft-self drafts" in t.types("/spec draft-self")
     assert "did you mean" in t.types("/spec draft-slef") and "draft-self drafts" in t.types("/spec")
     assert "profile: code" in t.types("/profile code") and "no profile" in t.types("/profile kode")
@@ -224,7 +226,8 @@ def test_two_on_the_same_conversation(chat: Open, tmp_path: Path) -> None:
     by_last = sorted(texts(session)[2] for session in saved(tmp_path))
     assert by_last == ["class One:", "class Two:"]
     unsaved = Typist(chat(*PLAIN, "--resume", "shared", "--no-save", columns=200))
-    assert "so what is said here is not saved" in unsaved.terminal.text
+    assert "shared, 2 turns: def shared():" in unsaved.terminal.text  # as One left it
+    assert "is open in another" not in unsaved.terminal.text
     unsaved.types("x = 1")
     assert len(saved(tmp_path)) == 2
 

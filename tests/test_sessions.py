@@ -167,6 +167,8 @@ def test_one_writer_at_a_time(shelf: Shelf) -> None:
     third = Keeper(shelf)
     third.resume("talk")
     assert third.name == "talk"
+    reader = Keeper(shelf, saving=False)  # needs no leave to read
+    assert reader.resume("talk") == TALK and reader.name is None
     third.leave()
     second.leave()
     assert not list(shelf.folder.glob("*.lock"))

@@ -50,12 +50,13 @@ class Keeper:
         self.name, self.named, self._lock, self.saving = name, True, lock, True
 
     def resume(self, name: str) -> Session:
-        """The session `name`, to be written on there, or under another name if some other program does so
-        already: then `name` is None afterwards. Raises SessionError if it cannot be read."""
+        """The session `name`, to be written on there; under another name if some other program does so
+        already, or not at all if nothing is saved: then `name` is None afterwards. Raises SessionError if it
+        cannot be read."""
         session = self.shelf.read(name)
         if name == self.name:
             return session
-        lock = self._grasp(name)
+        lock = self._grasp(name) if self.saving else None
         self.leave()
         if lock is not None:
             try:

@@ -299,7 +299,6 @@ class Chat:
     def _about(self, name: str, session: Session) -> list[str]:
         turns = f"{session.turns} turn{'s' if session.turns != 1 else ''}"
         lines = [f"{name}, {turns}: {session.title}" if session.title else f"{name}, {turns}"]
-        if self.keeper.name is None:
-            after = "goes on under another name" if self.keeper.saving else "is not saved"
-            lines.append(f"{name} is open in another specli, so what is said here {after}")
+        if self.keeper.saving and self.keeper.name is None:
+            lines.append(f"{name} is open in another specli, so what is said here goes on under another name")
         return lines

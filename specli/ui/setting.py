@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 
 _TRUE, _FALSE = ("true", "on", "yes"), ("false", "off", "no")
 _DEFAULT = "default"
+_AT_LOAD = ("types", "exact", "exact-width", "same-vocab", "tree", "self-method")
+"""Of who drafts and how: these decide what is loaded, and how a context is laid out."""
 
 
 def _changes(key: Key) -> bool:
     """Whether a key can be changed while the model stays loaded."""
     if key.section == "sampling":
         return key.name not in GRAMMARS
-    return key.section == "spec" and key.name not in ("types", "exact", "exact-width", "same-vocab")
+    return key.section == "spec" and key.name not in _AT_LOAD
 
 
 CHANGEABLE: tuple[Key, ...] = tuple(key for key in KEYS if _changes(key))
@@ -71,8 +73,9 @@ def _set(chat: Chat, argument: str) -> None:
     if key.name in _ELSEWHERE:
         raise UsageError(f"{key.name} is changed by {_ELSEWHERE[key.name]}")
     if key not in CHANGEABLE:
+        flag = " ".join((key.flag, "" if key.kind == "bool" else text.strip() or "…")).strip()
         raise UsageError(
-            f"{key.name} counts when a model is loaded: leave, and go on with specli chat --continue {key.flag} …"
+            f"{key.name} counts when a model is loaded: leave, and go on with specli chat --continue {flag}"
         )
     text = text.strip()
     if not text:

@@ -45,8 +45,9 @@ def measure(path: Path, times: int, rng: random.Random) -> int:
     from specli.opening import Order
     from specli.paths import cache_dir, data_dir
 
-    order = Order({"model": str(path), "no_repack": True, "threads": 1, "temp": 0.0, "max_tokens": 12, "exact": True,
-                   "types": ("draft-self",)})  # fmt: skip
+    given = {"model": str(path), "no_repack": True, "threads": 1, "temp": 0.0, "max_tokens": 12}
+    # bare text: the forks would share the process that renders templates
+    order = Order({**given, "exact": True, "types": ("draft-self",)}, raw=True)
     model = Loaded(order, order.settings(), lambda _: None)
     shelf = Shelf(data_dir() / "sessions")
     whole = _one(model, shelf, None, 3600.0, rng)  # how long one takes, unkilled
