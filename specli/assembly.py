@@ -188,7 +188,8 @@ class Generator:
 
     def draft_file(self, method: str) -> Path | None:
         """The file of the weights that `method` drafts with, where it has one of its own on the disk."""
-        if method == "draft-model" or method in FEATURES:
+        heads_apart = method == "draft-mtp" and self._loader.cast_list.draft_heads is not None
+        if method == "draft-model" or method in FEATURES or heads_apart:
             return self.request.draft
         if method == pruned.METHOD and method in self._loader.methods:
             copy = pruned.copy_path(self._loader.layer_set)
