@@ -14,7 +14,7 @@ from model_edits import windowed
 from numpy.typing import NDArray
 from scripted import GREEDY, greedy
 
-from specli import profiles
+from specli import drafting, profiles
 from specli.assembly import Generator, Request
 from specli.bench.contestants import contestants, together
 from specli.core.costs import Costs
@@ -437,7 +437,8 @@ def chosen(tokens: Sequence[int], parents: Sequence[int], node: int) -> list[int
 
 @pytest.mark.parametrize("name", ["draft", "target", "window"])
 def test_any_tree_and_any_path_of_it(bench: Bench, name: str) -> None:
-    """Random trees, grown in one call or in several; each row, and the cache afterwards, as of a chain."""
+    """Random trees, grown in one call or in several, with cuts between; each row, and the cache afterwards, as
+    without branches."""
     rng = random.Random(3)
     warm, cold = bench.open(name), bench.open(name, branches=1)
     history = words(90)
@@ -456,6 +457,13 @@ def test_any_tree_and_any_path_of_it(bench: Bench, name: str) -> None:
         path = Tree(tuple(parents), (), ()).path(last)
         warm.keep(path)
         history += [tokens[i] for i in path]
+        if cycle % 4 == 1:  # a draft without branches in between
+            warm.decode(words(5, cycle), rows=5)
+            history += words(5, cycle)[:2]
+            warm.rewind(len(history))
+        if cycle % 4 == 3:  # another turn, that keeps part of the text
+            history = [*history[: rng.randrange(40, len(history))], *words(7, cycle)]
+            sync(warm, history, 64)
         assert list(warm.tokens) == history and warm.memory.positions == len(history)
     sync(cold, [], 64)
     sync(cold, history, 64)
@@ -633,3 +641,14 @@ def test_flags_that_contradict_a_tree(flags: dict[str, object]) -> None:
         profiles.resolve(profiles.load("auto"), flags)
     with pytest.raises(ProfileError, match="tree"):
         profiles.parse('[spec]\ntree = "2x2"\nexact = true', "p", "p.toml")
+
+
+def test_a_draft_of_another_vocabulary_drafts_no_trees(
+    smol: Path, tiny_draft: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drafting, "MIN_SHARE", 0.0)
+    with (
+        pytest.raises(UsageError, match="another vocabulary"),
+        generator(smol, tiny_draft, spec_type="draft-model", spec_tree="2x2"),
+    ):
+        pass
