@@ -13,9 +13,11 @@ from pathlib import Path
 import pytest
 from keyboarding import CTRL_C, CTRL_D, CTRL_G, ENDLESS, PROMPT, TAB, Terminal, chat_in
 
+from specli.chat.conversation import Message
 from specli.chat.keeper import Keeper
-from specli.chat.sessions import Shelf
+from specli.chat.sessions import Session, Shelf
 from specli.cli.loaded import Loaded
+from specli.cli.main import main
 from specli.errors import UsageError
 from specli.opening import Order
 from specli.settings import key
@@ -284,9 +286,7 @@ def test_the_context_overflows_and_the_conversation_goes_on(piped: Chat) -> None
     assert list(piped.answers[-1].history[:8]) == system
 
 
-def _system(talk: Chat) -> list[object]:
-    from specli.chat.conversation import Message
-
+def _system(talk: Chat) -> list[Message]:
     return [Message("system", talk.dialogue.system or ""), Message("user", "x")]
 
 
@@ -363,3 +363,31 @@ def test_completion(piped: Chat, tmp_path: Path) -> None:
     assert offered("/spec draft-self,ngram-s") == ["draft-self,ngram-simple"]
     assert offered("/set verify c") == ["verify coupled"] and "temp" in offered("/set te")
     assert completion(piped, "/read a").files and completion(piped, "/model a").files
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "says"),
+    [
+        (["--continue"], 1, "no conversation is saved yet"),
+        (["--resume", "nothing"], 1, "no session nothing"),
+        (["--resume", "../../etc/passwd"], 1, "cannot name a session"),
+        (["--resume", "broken"], 1, "no session in it"),
+        (
+            ["--resume", "moved"],
+            1,
+            "the model of that conversation is gone: /nowhere/m.gguf; give one with -m",
+        ),
+        (["--continue", "--resume", "x"], 2, "both given"),
+    ],
+)
+def test_what_cannot_be_taken_up_is_one_line(
+    options: list[str], code: int, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    monkeypatch.setenv("SPECLI_DATA_DIR", str(tmp_path))
+    shelf = Shelf(tmp_path / "sessions")
+    if "--continue" not in options:
+        shelf.write("moved", Session((Message("user", "hi"),), "/nowhere/m.gguf", "f"))
+        (shelf.folder / "broken.json").write_text("{")
+    assert main(["chat", *options]) == code
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and says in err

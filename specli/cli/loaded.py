@@ -45,8 +45,12 @@ class Loaded:
     def __init__(self, order: Order, settings: Settings, say: Callable[[str], None]) -> None:
         self._order = order
         self._say = say
-        self._generator = open_generator(order, settings, say)
+        self._adopt(open_generator(order, settings, say))
         self._kept: tuple[str, tuple[int, ...]] | None = None  # the last cache written or read, by session
+
+    def _adopt(self, generator: Generator) -> None:
+        self._generator = generator
+        self._fingerprint = generator.model.header.fingerprint  # read now: the file may go while it is in use
 
     def close(self) -> None:
         """Free everything."""
@@ -68,7 +72,7 @@ class Loaded:
 
     @property
     def fingerprint(self) -> str:
-        return self._generator.model.header.fingerprint
+        return self._fingerprint
 
     @property
     def settings(self) -> Settings:
@@ -199,9 +203,9 @@ class Loaded:
         model, key = self._generator.request.model, self._key()
         self._generator.close()
         try:
-            self._generator = open_generator(order, settings, self._say)
+            self._adopt(open_generator(order, settings, self._say))
         except BaseException:
-            self._generator = open_generator(self._order, replace(before, model=str(model)), lambda _: None)
+            self._adopt(open_generator(self._order, replace(before, model=str(model)), lambda _: None))
             raise
         finally:
             if state is not None and self._key() == key:
@@ -271,7 +275,7 @@ class Loaded:
 
     def _key(self) -> dict[str, str]:
         g = self._generator
-        return cache_key(g.target, g.chunk, g.settings.fixed_width)
+        return cache_key(g.target, self._fingerprint, g.chunk, g.settings.fixed_width)
 
 
 class _NotLoaded(UsageError):

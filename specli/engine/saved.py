@@ -57,13 +57,13 @@ def unsavable(context: Context) -> str | None:
     return None
 
 
-def cache_key(context: Context, chunk: int, exact_width: int | None) -> dict[str, str]:
+def cache_key(context: Context, fingerprint: str, chunk: int, exact_width: int | None) -> dict[str, str]:
     """What a saved cache must have in common with a context to serve there, each with a name for people.
-    `chunk`: tokens a prompt is decoded in."""
+    `fingerprint`: the model file's. `chunk`: tokens a prompt is decoded in."""
     p, loaded = context.params, context.model.params
     exact = f"{exact_width} {chunk} {p.threads} {p.threads_batch} {backend.processor_id()}"
     return {
-        "model": context.model.header.fingerprint,
+        "model": fingerprint,
         "library": backend.build_id(),
         "context size": str(context.n_ctx),
         "cache type": f"{p.type_k} {p.type_v} {p.flash_attn} {context.snapshots}",

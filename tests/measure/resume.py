@@ -16,6 +16,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +49,7 @@ def main() -> int:
     parser.add_argument("model", type=Path)
     parser.add_argument("--tokens", type=int, default=3000)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--answer", type=int, default=48, help="tokens of an answer")
+    parser.add_argument("--answer", type=int, default=32, help="tokens of an answer")
     parser.add_argument("--not-exact", action="store_true", help="without --exact, nothing drafted")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="specli-resume-") as home:
@@ -129,10 +130,15 @@ def measure(given: argparse.Namespace) -> int:
     return 0 if same else 1
 
 
-def _texts() -> list[str]:
-    """Questions with something to read in them."""
+def _texts() -> Iterator[str]:
+    """Questions with much to read in them."""
     lines = (Path(__file__).parent / "workloads.jsonl").read_text("utf-8").splitlines()
-    return [str(json.loads(line)["prompt"])[:1200] for line in lines]
+    held = ""
+    for line in lines:
+        held += str(json.loads(line)["prompt"]) + "\n\n"
+        if len(held) > 2400:
+            yield held
+            held = ""
 
 
 if __name__ == "__main__":
