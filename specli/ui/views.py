@@ -138,12 +138,12 @@ class PlainView:
 
     @property
     def width(self) -> int:
-        columns = terminal.columns(self._out)
-        if columns != self._columns:
-            self._column, self._columns = min(self._column, columns - 1), columns
-        return columns - 1
+        return terminal.columns(self._out) - 1
 
     def write(self, spans: Sequence[Span], live: str) -> None:
+        columns = self.width + 1
+        if columns != self._columns:
+            self._column, self._columns = min(self._column, columns - 1), columns
         text = "".join(self._text(span) for span in spans)
         if text:
             self._write(text)
