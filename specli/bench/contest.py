@@ -99,7 +99,7 @@ class Contest:
         steps: list[float] = []
         for step in answer:
             if step.cycle is not None and step.cycle.draft.confidence:
-                steps.append(step.cycle.draft_s / len(step.cycle.draft))
+                steps.append(step.cycle.draft_s / step.cycle.draft.steps)
         if answer.finish == "interrupted":
             return None
         return Run(

@@ -85,6 +85,8 @@ def tune(
 
     from specli.ui.progress import progress
 
+    if settings.tree_size is not None:
+        say(f"tree {settings.tree} of the profile is left out: tune tries drafts without branches")
     profile = profiles.resolve(plan.profile, plan.flags)
     loaded = replace(profile, types=plan.methods, draft_n_max=plan.longest)
     with (
@@ -128,7 +130,7 @@ def _plan(shared: Shared, settings: Settings, tokens: int, budget: float, revers
     longest = settings.draft_n_max if settings.origin("draft-n-max") == "flag" else LONGEST
     if longest < 1 and set(asked) & set(NEURAL):
         raise UsageError("--spec-draft-n-max 0 leaves nothing to tune of what is asked for")
-    flags = {**shared.flags, "max_tokens": tokens}
+    flags = {**shared.flags, "max_tokens": tokens, "tree": "off"}
     return Plan(profiles.load(shared.profile), flags, asked, max(1, longest), budget, reverse)
 
 

@@ -125,6 +125,11 @@ class Draft:
             None if self.tree is None else self.tree.first(n),
         )
 
+    @property
+    def steps(self) -> int:
+        """Decodes of a neural drafter that it took, one after the other."""
+        return len(self.tokens) if self.tree is None else self.tree.levels
+
     def before(self, row: int) -> tuple[int, ...]:
         """The draft tokens that row `row` of a verify decode follows; row 0 follows the history alone."""
         if self.tree is None:
