@@ -107,6 +107,7 @@ class PageView:
 
     def _say(self, text: str, method: str) -> list[Item]:
         items = [] if self._answered else self._end_reasoning()
+        self._thought = ""
         if self._markdown is not None:
             return items + self._markdown.feed(text)
         style = method_style(method, self._colour) if self._drafts else ""
