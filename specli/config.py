@@ -50,7 +50,7 @@ def load_config() -> Config:
     path = config_path()
     try:
         text = path.read_text("utf-8-sig")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return Config()
     except (OSError, ValueError) as error:
         raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error

@@ -48,6 +48,7 @@ def fetch(repo: str, quant: str | None = None) -> Path:
         raise HubError(
             f"{repo}: not on this disk, and HF_HUB_OFFLINE forbids to fetch it; unset it or give a file"
         )
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read when its library is imported, below
     with _explained(repo):
         files, revision = _listing(repo)
         parts = _parts_of(choose_quant(repo, [f.name for f in files], quant), files)

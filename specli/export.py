@@ -56,10 +56,24 @@ def _wrapped(words: Sequence[str]) -> str:
     lines: list[str] = []
     for word in words:
         if lines and (word.startswith("-") and not _is_number(word)):
-            lines.append(shlex.quote(word))
+            lines.append(_quoted(word))
         else:
-            lines[-1:] = [f"{lines[-1]} {shlex.quote(word)}" if lines else shlex.quote(word)]
+            lines[-1:] = [f"{lines[-1]} {_quoted(word)}" if lines else _quoted(word)]
     return " \\\n  ".join(lines)
+
+
+def _quoted(word: str) -> str:
+    """For the shell; what does not print as escapes, which cannot steer a terminal that shows the line."""
+    if word.isprintable():
+        return shlex.quote(word)
+    shown = "".join(c if c.isprintable() and c not in "'\\" else _escaped(c) for c in word)
+    return f"$'{shown}'"
+
+
+def _escaped(character: str) -> str:
+    if character in "'\\":
+        return f"\\{character}"
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
 
 
 def _is_number(word: str) -> bool:

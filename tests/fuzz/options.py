@@ -73,9 +73,10 @@ def option_set(seed: int, folder: Path) -> OptionSet:
         args += ["-m", _model(rng, folder)]
     if rng.random() < 0.9:
         args += ["--threads", rng.choice(("1", "1", "1", "2"))]
-    if rng.random() < 0.93:
+    bounded = rng.random() < 0.93
+    if bounded:
         args += ["--max-tokens", rng.choice(("1", "2", "8", "8", "20"))]
-    if rng.random() < 0.5:
+    if rng.random() < 0.5 or not bounded:
         args += ["--ctx-size", rng.choice(("8", "64", "256", "300", "512"))]
     if rng.random() < 0.3:
         args.append("--raw")
