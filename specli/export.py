@@ -11,7 +11,9 @@ import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from specli.errors import ModelFileError
 from specli.settings import Settings
 
 ENGINES = ("llama-server", "vllm", "sglang", "tensorrt-llm")
@@ -95,9 +97,19 @@ def methods(settings: Settings, draft: str | None) -> list[str]:
     """The types in force, `auto` spelled out, those without what they need left out."""
     out: list[str] = []
     for method in settings.types:
-        out += ["draft-self", *(["draft-model"] if draft else [])] if method == "auto" else [method]
+        out += ["draft-self", *([_kind(draft)] if draft else [])] if method == "auto" else [method]
     usable = (m for m in out if m != "none" and m in _LLAMA_TYPES and (m not in _FROM_FILE or draft))
     return list(dict.fromkeys(usable))
+
+
+def _kind(draft: str) -> str:
+    """The type that a draft is for: what its file says where it is one, else a model."""
+    from specli.casting import draft_method
+
+    try:
+        return draft_method(Path(draft)) if Path(draft).is_file() else "draft-model"
+    except ModelFileError:
+        return "draft-model"
 
 
 def _common(settings: Settings, engine: str) -> list[str]:

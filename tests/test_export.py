@@ -48,6 +48,23 @@ def test_a_draft_is_never_given_to_llama_server_without_its_type() -> None:
     assert value(command, "--spec-type") == "none" and "d.gguf" not in command
 
 
+def test_a_head_goes_to_the_engine_as_what_its_file_says() -> None:
+    head = str(Path(__file__).parent / "models" / "tiny-eagle3.gguf")
+    for given in (settings(), settings(**{"spec-type": "draft-eagle3"})):
+        command = export("llama-server", given, "t.gguf", head).command
+        assert (
+            value(command, "--spec-type").endswith("draft-eagle3")
+            and value(command, "--spec-draft-model") == head
+        )
+    eagle = settings(**{"spec-type": "draft-eagle3", "spec-draft-n-max": 3})
+    config = json.loads(value(export("vllm", eagle, "org/t", "org/head").command, "--speculative-config"))
+    assert config == {"method": "eagle3", "model": "org/head", "num_speculative_tokens": 3}
+    assert value(export("sglang", eagle, "org/t", "org/head").command, "--speculative-algorithm") == "EAGLE3"
+    assert "decoding_type: Eagle3" in export("tensorrt-llm", eagle, "org/t", "org/head").text()
+    block = export("vllm", settings(**{"spec-type": "draft-dspark"}), "org/t", "org/block")
+    assert "--speculative-config" not in block.command and "draft-dspark is left out" in block.text()
+
+
 def test_settings_reach_llama_server() -> None:
     given = settings(**{
         "spec-type": "ngram-simple,draft-mtp", "spec-ngram-simple-size-n": 5, "spec-ngram-simple-size-m": 20,
