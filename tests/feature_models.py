@@ -16,7 +16,7 @@ from specli.engine.gguf import ArrayInfo, Header, read_header
 class RandomDraft:
     """An EAGLE-3 head or a block draft for `target`. `keys`: metadata over what it would have; None leaves a
     key out. `own`: whether it has embeddings and an output layer of its own. `vocabulary`: the ids of a
-    reduced one."""
+    reduced one, `rows` of the output layer if not as many."""
 
     target: Path
     architecture: str = "eagle3"
@@ -24,6 +24,7 @@ class RandomDraft:
     keys: Mapping[str, object] = field(default_factory=dict)
     own: bool = False
     vocabulary: Sequence[int] | None = None
+    rows: int | None = None
     markov: bool = False
     seed: int = 0
 
@@ -73,7 +74,7 @@ class RandomDraft:
             w.add_tensor(f"{norm}.weight", np.ones(width, np.float32))
         put("fc", width, width * len(self.layers))
         if self.vocabulary is not None:
-            n_out = len(self.vocabulary)
+            n_out = self.rows or len(self.vocabulary)
             w.add_tensor("d2t", np.array(self.vocabulary, np.int64))
         if self.own:
             put("token_embd", n_vocab, width)

@@ -135,6 +135,8 @@ def test_every_place_has_a_law_of_its_own(target: Path, drafts: dict[str, Path])
         ({"keys": {"tokenizer.ggml.mask_token_id": 1280}}, "names no mask token"),
         ({"keys": {"dflash.target_layers": None}}, "does not say which layers"),
         ({"keys": {"dflash.hyper_connection_count": 4}}, "DeepSeek-V4's own kind"),
+        ({"keys": {"dflash.block_size": 1}}, "has blocks of 1 tokens"),
+        ({"keys": {"dflash.block_size": 1_000_000_000}}, "has blocks of 1000000000 tokens"),
         ({"layers": (4,)}, "reads what leaves the last layer"),
         ({"vocabulary": [1, 5000]}, "beyond the vocabulary of 1280"),
     ],

@@ -380,6 +380,8 @@ def test_a_hybrid_target_is_rolled_back_with_its_head(
         ({"keys": {"eagle3.attention.value_length": 64}}, "keys of 32 and values of 64"),
         ({"keys": {"tokenizer.ggml.tokens": None}}, "carries no tokenizer"),
         ({"vocabulary": [0, 5, 1280]}, "beyond the vocabulary of 1280"),
+        ({"vocabulary": [-1, 5]}, "beyond the vocabulary of 1280"),
+        ({"vocabulary": [3, 5], "rows": 3}, r"maps \(2,\) tokens .* output layer of \(192, 3\)"),
     ],
 )
 def test_a_head_that_the_library_would_abort_on_is_refused(

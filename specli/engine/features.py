@@ -22,7 +22,7 @@ KINDS: Mapping[str, str] = {
     "draft-dspark": "a DSpark block draft",
 }
 """What each method drafts with, in words."""
-_BLOCK = 16  # tokens of a block where the file does not say
+_BLOCK, _LARGEST_BLOCK = 16, 256  # tokens of a block where the file does not say; most that are believed
 MASK = "tokenizer.ggml.mask_token_id"
 
 
@@ -109,6 +109,9 @@ def _block_problem(header: Header, tensors: Mapping[str, Tensor], layers: tuple[
         return f"{name} is a draft of DeepSeek-V4's own kind, which specli does not run"
     if "selector_hidden.weight" in tensors:
         return f"{name} is a DFlash 2 draft with a selector, which specli does not run"
+    block = header.integer("dflash.block_size")
+    if block is not None and not 2 <= block <= _LARGEST_BLOCK:
+        return f"{name} has blocks of {block} tokens; those of 2 to {_LARGEST_BLOCK} can be run"
     mask, n_vocab = header.integer(MASK), header.n_vocab or 0
     if mask is None or not 0 <= mask < n_vocab:
         return f"{name} names no mask token ({MASK}), which a block is made of; take a complete file"
@@ -133,8 +136,8 @@ def _table_problem(header: Header, tensors: Mapping[str, Tensor]) -> str | None:
         return f"{header.path.name} has a reduced vocabulary (d2t) and no output layer of its own"
     if table.type.name != "I64" or header.is_split:
         return f"{header.path.name} has a reduced vocabulary (d2t) of type {table.type.name}, not I64 in one file"
-    if output is not None and output.dims[1] != table.dims[0]:
-        return f"{header.path.name} maps {table.dims[0]} tokens (d2t) and has {output.dims[1]} output rows"
+    if len(table.dims) != 1 or (output is not None and output.dims[1:] != table.dims):
+        return f"{header.path.name} maps {table.dims} tokens (d2t) and has an output layer of {output and output.dims}"
     ids = np.fromfile(header.path, "<i8", table.dims[0], offset=header.data_offset + table.offset)
     if len(ids) and not 0 <= ids.min() <= ids.max() < n_vocab:
         return f"{header.path.name} maps tokens (d2t) beyond the vocabulary of {n_vocab}; take another file"

@@ -49,9 +49,7 @@ class ContextParams:
     branches: int = 1
 
 
-def open_handle(
-    model: Model, params: ContextParams, heads_of: Any = None, draft_of: Any = None
-) -> Any:
+def open_handle(model: Model, params: ContextParams, heads_of: Any = None, draft_of: Any = None) -> Any:
     """The library's pointer to a new context. `heads_of`: the pointer of the target's context, for a
     context that runs the model's prediction heads instead of the model; `draft_of`: likewise, for a draft
     that may borrow the target's embeddings and output layer.
