@@ -79,9 +79,9 @@ def layers(
 ) -> int:
     """Find the layers that a model's own draft can do without.
 
-    Layers are left out one after another, those whose loss costs least agreement with the whole model on its
-    own answers. What stays is written as a copy, once, and drafts with --spec-type draft-self
-    --self-method layers. It says whether that pays here.
+    Searches for those whose loss costs least agreement with the whole model, on its own answers. What stays
+    is written as a copy, once, and drafts with --spec-type draft-self --self-method layers. It says whether
+    that pays here.
     """
     from specli.hub import resolve_model
 

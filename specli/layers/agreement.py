@@ -18,7 +18,7 @@ from specli.layers.search import Agreement
 LIKELIEST = 128
 """Tokens of the whole model's distribution that are compared; the rest of it hardly counts."""
 
-ROWS = 64
+ROWS = 128
 """Most positions of a passage."""
 
 

@@ -1,10 +1,10 @@
 """The search for layers to leave out: pure, over whoever judges a set.
 
-Greedy from the whole model: leave out the layer whose loss costs least agreement, again and again. In
-each round the candidates race over the parts of the text, and the better half goes on, so that most of the
-time goes into telling the good ones apart. Layers that were harmful once are not tried again: leaving out
-others rarely makes them less needed (the lazy evaluation of Minoux 1978). What time is left goes into
-random exchanges, as in SWIFT.
+It starts from the best run of neighbouring layers, found from coarse to fine: most models bear the loss of
+layers behind their middle best, and the agreement changes smoothly with the place. Then layers are exchanged,
+one for one: those first that promise most by what each costs alone, then some at random, as in SWIFT. An
+exchange is proposed on one part of the text and must be better on the parts that it was not proposed on,
+so that the set fits more than the text it was found on.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from math import ceil
 from typing import Protocol
 
-SHORTLIST = 6
-"""Layers tried in each round but the first, which tries all."""
+TRIES = 6
+"""Promising exchanges that are tried after each look at every layer."""
 
-PATIENCE = 3
-"""Rounds without a better expected speed after which leaving out more is given up."""
+SHARES = (1 / 8, 1 / 4, 3 / 8, 1 / 2)
+"""Parts of the layers that are left out where the number is not given."""
 
-_IDLE = 16  # exchanges in a row that brought nothing, after which no more are tried
-_DESCENT = 0.8  # share of the budget that may pass before exchanges get their turn
+_RANDOM = 16  # exchanges at random in a row that brought nothing, after which no more are tried
+_COARSE = 7  # places at which a run of layers is tried first
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ class Step:
 
 
 class Search:
-    """One search over the layers `blocks`.
+    """One search over the layers 0 to `blocks` - 1.
 
     `worth(dropped, agreement)`: the expected speed, which says how many to leave out. `used()`: the share of
     the budget that has passed. `stop()`: end at once. `tell(what)` hears what is being done.
@@ -90,17 +89,21 @@ class Search:
     ) -> None:
         self._blocks, self._judge, self._worth = blocks, judge, worth
         self._used, self._stop, self._tell = used, stop, tell
-        self._known: dict[int, float] = {}  # value without this layer, when it was last tried
         self._seen: dict[tuple[frozenset[int], int], Agreement] = {}
 
     def run(self, drop: int | None = None) -> list[Step]:
-        """The best sets found, one for each size that was reached, from 1 up; the last round's may have seen
-        part of the text only. With `drop`, the last one has so many layers. Empty if nothing was judged."""
-        steps = self._descend(drop)
-        if not steps or self._stop():
-            return steps
-        at = len(steps) - 1 if drop is not None else self._best(steps)
-        steps[at] = self._exchange(steps[at])
+        """The best sets found, one for each size that was tried, `drop` layers or SHARES of all; where time ran
+        out, judged on part of the text only. Empty if nothing was judged."""
+        sizes = [drop] if drop is not None else sorted({max(1, round(s * self._blocks)) for s in SHARES})
+        steps: list[Step] = []
+        for size in sizes:
+            self._tell(f"runs of {size} layer{'s' if size > 1 else ''}")
+            block = None if self._late() else self.block(size)
+            if block is not None:
+                steps.append(block)
+        if steps:
+            at = self._best(steps)
+            steps[at] = self._exchanged_at_random(self._exchanged(steps[at]))
         return steps
 
     def best(self, steps: list[Step]) -> Step:
@@ -111,97 +114,107 @@ class Search:
         worths = [self._worth(frozenset(s.dropped), s.agreement.value) for s in steps]
         return max(range(len(steps)), key=worths.__getitem__)
 
-    def _past(self, share: float) -> bool:
-        return self._stop() or self._used() >= share
-
-    # -- leaving out one after another ----------------------------------------------------------
-
-    def _descend(self, drop: int | None) -> list[Step]:
-        most = drop if drop is not None else self._blocks // 2
-        dropped: frozenset[int] = frozenset()
-        steps: list[Step] = []
-        while len(dropped) < most and not self._past(_DESCENT):
-            self._tell(f"layer {len(dropped) + 1} to leave out")
-            candidates = self._candidates(dropped)
-            found = self._race(dropped, candidates, len(dropped))
-            if found is None:
-                break
-            dropped |= {found}
-            steps.append(self._step(dropped))
-            if drop is None and len(steps) - 1 - self._best(steps) >= PATIENCE:
-                break
-        if drop is not None and 0 < len(dropped) < drop and not self._stop():
-            rest = self._ranked(dropped)[: drop - len(dropped)]  # no time to try them together
-            steps.append(self._step(dropped | set(rest)))
-        return steps
-
-    def _candidates(self, dropped: frozenset[int]) -> list[int]:
-        if not self._known:
-            return list(range(self._blocks))
-        return self._ranked(dropped)[:SHORTLIST]
-
-    def _ranked(self, dropped: frozenset[int]) -> list[int]:
-        """Layers still there, the least needed first."""
-        left = (layer for layer in self._known if layer not in dropped)
-        return sorted(left, key=lambda layer: -self._known[layer])
-
-    def _race(self, dropped: frozenset[int], candidates: list[int], turn: int) -> int | None:
-        """The candidate that is needed least: all run on one part of the text, the better half on the next."""
-        parts = self._judge.parts
-        alive, scores = list(candidates), dict.fromkeys(candidates, Agreement())
-        for i in range(parts):
-            for candidate in alive:
-                if self._past(_DESCENT if i else 1.0):
-                    break
-                scores[candidate] += self._look(dropped | {candidate}, (turn + i) % parts)
-            alive = sorted((c for c in alive if scores[c].positions), key=lambda c: -scores[c].value)
-            alive = alive[: max(1, ceil(len(alive) / 2))]
-        self._known.update({c: s.value for c, s in scores.items() if s.positions})
-        return alive[0] if alive else None
+    def _late(self) -> bool:
+        return self._stop() or self._used() >= 1.0
 
     def _look(self, dropped: frozenset[int], part: int) -> Agreement:
         if (dropped, part) not in self._seen:
             self._seen[dropped, part] = self._judge.judge(dropped, part)
         return self._seen[dropped, part]
 
-    def _step(self, dropped: Iterable[int]) -> Step:
-        """The set with what is known of it, looked at once more where nothing is."""
-        key = frozenset(dropped)
+    # -- runs of neighbours ---------------------------------------------------------------------
+
+    def block(self, size: int) -> Step | None:
+        """The best run of so many neighbours: coarse to fine on one part of the text, the best three on all.
+        None where there was no time."""
+        last = self._blocks - size
+        stride = max(1, -(-last // (_COARSE - 1)))
+        values: dict[int, float] = {}
+
+        def look(starts: Iterable[int]) -> None:
+            for start in starts:
+                if 0 <= start <= last and start not in values and not self._late():
+                    values[start] = self._look(_run(start, size), 0).value
+
+        look([*range(0, last + 1, stride), last])
+        while stride > 1 and values:
+            stride //= 2
+            best = max(values, key=values.__getitem__)
+            look((best - stride, best + stride))
+        finalists = sorted(values, key=lambda start: -values[start])[:3]
+        found = [self._step(_run(start, size)) for start in finalists]
+        return max(found, key=lambda step: (step.agreement.positions, step.agreement.value), default=None)
+
+    def _step(self, dropped: frozenset[int]) -> Step:
+        """The set with what is known of it, on all parts as far as there is time."""
         total = Agreement()
         for part in range(self._judge.parts):
-            if (key, part) in self._seen or not self._past(1.0):
-                total += self._look(key, part)
-        if not total.positions:
-            total = self._look(key, 0)
-        return Step(tuple(sorted(key)), total)
+            if (dropped, part) in self._seen or not self._late():
+                total += self._look(dropped, part)
+        return Step(tuple(sorted(dropped)), total)
 
-    # -- exchanging -----------------------------------------------------------------------------
+    # -- exchanges ------------------------------------------------------------------------------
 
-    def _exchange(self, step: Step) -> Step:
-        """Put one layer back and leave out another, as long as that may bring something."""
+    def _exchanged(self, step: Step) -> Step:
+        """Exchange layers one for one as long as what they cost alone promises a gain that proves true."""
+        part, failed = 0, 0
+        while failed < self._judge.parts and not self._late():
+            better = self._promising(step, part)
+            failed = 0 if better is not None else failed + 1
+            step, part = better or step, (part + 1) % self._judge.parts
+        return step
+
+    def _promising(self, step: Step, part: int) -> Step | None:
+        """Look at each layer alone, on one part of the text; then try the pairs that promise most."""
+        dropped = frozenset(step.dropped)
+        back: dict[int, float] = {}
+        out: dict[int, float] = {}
+        for layer in range(self._blocks):
+            if self._late():
+                return None
+            self._tell(f"layer {layer}, whether it is needed")
+            values, other = (back, dropped - {layer}) if layer in dropped else (out, dropped | {layer})
+            values[layer] = 1.0 if not other else self._look(other, part).value
+        pairs = [(b, o) for b in back for o in out]
+        pairs.sort(key=lambda pair: -(back[pair[0]] + out[pair[1]]))
+        return self._first_better(step, pairs[:TRIES], part)
+
+    def _exchanged_at_random(self, step: Step) -> Step:
+        """Exchange any layers, as long as that brings something now and then."""
         rng = random.Random(0)
         better: Step | None = step
         while better is not None:
-            step, better = better, None
-            others = self._ranked(frozenset(step.dropped))[: 2 * SHORTLIST]
+            step = better
+            others = [layer for layer in range(self._blocks) if layer not in step.dropped]
             pairs = [(back, out) for back in step.dropped for out in others]
-            for back, out in rng.sample(pairs, min(_IDLE, len(pairs))):
-                if self._past(1.0):
-                    break
-                self._tell(f"layer {out} instead of {back}")
-                better = self._better(step, frozenset(step.dropped) - {back} | {out})
-                if better is not None:
-                    break
+            better = self._first_better(step, rng.sample(pairs, min(_RANDOM, len(pairs))), 0)
         return step
 
-    def _better(self, step: Step, dropped: frozenset[int]) -> Step | None:
-        """`dropped` as a step if it does better on the whole text; given up as soon as it falls behind."""
+    def _first_better(self, step: Step, pairs: Iterable[tuple[int, int]], part: int) -> Step | None:
+        """The first exchange that does better on the whole text, and on what is not the part it rests on."""
+        for back, out in pairs:
+            if self._late():
+                return None
+            self._tell(f"layer {out} instead of {back}")
+            better = self._better(step, frozenset(step.dropped) - {back} | {out}, part)
+            if better is not None:
+                return better
+        return None
+
+    def _better(self, step: Step, dropped: frozenset[int], part: int) -> Step | None:
+        """`dropped` as a step if it does better; given up as soon as it falls behind, `part` looked at last."""
         current, mine, theirs = frozenset(step.dropped), Agreement(), Agreement()
-        for part in range(self._judge.parts):
-            if self._past(1.0):
+        n = self._judge.parts
+        for i in range(n):
+            if self._late():
                 return None
-            mine += self._look(dropped, part)
-            theirs += self._look(current, part)
-            if mine.value < theirs.value:
+            at = (part + 1 + i) % n
+            mine += self._look(dropped, at)
+            theirs += self._look(current, at)
+            if mine.value <= theirs.value:
                 return None
-        return Step(tuple(sorted(dropped)), mine) if mine.value > theirs.value else None
+        return Step(tuple(sorted(dropped)), mine)
+
+
+def _run(start: int, size: int) -> frozenset[int]:
+    return frozenset(range(start, start + size))

@@ -21,19 +21,19 @@ from specli.engine.silence import Silencer
 from specli.engine.traffic import token_bytes
 from specli.errors import Interrupted, ModelFileError, SpecliError, UsageError
 from specli.layers.agreement import ROWS, Jury, Passage
-from specli.layers.search import SHORTLIST, Search, Step
+from specli.layers.search import SHARES, TRIES, Search, Step
 from specli.pairing import LENGTH, PairFigures, WidthTimes
 from specli.pruned import LayerSet
 from specli.settings import Settings
 from specli.workloads import Workload
 
-CONTEXT = 160
+CONTEXT = 64
 """Tokens before an answer with which it is judged: reading them again is most of a judgement's cost."""
 
 PASSAGES = 8
 """Most answers that are judged."""
 
-_ANSWER = 48  # tokens of each; at most ROWS
+_ANSWER = 96  # tokens of each; at most ROWS
 _FEW = 8  # an answer of fewer says too little
 _CTX = 1024
 _WRITING = 0.2  # share of the budget in which the answers are written
@@ -193,12 +193,11 @@ class Session:
         first.judge(frozenset(), 0)
         pace = (time.perf_counter() - began) / len(passages[0].tokens)
         left = (1 - self._used()) * self._plan.budget
-        blocks = silencer.n_blocks
-        rounds = self._plan.drop or blocks // 3
+        blocks, sizes = silencer.n_blocks, len(SHARES) if self._plan.drop is None else 1
         affordable = 1
         for n in range(2, len(passages) + 1):
             mean = sum(len(p.tokens) for p in passages[:n]) / n
-            if mean * pace * _judgements(blocks, rounds, n) <= 0.7 * left:
+            if mean * pace * _judgements(blocks, sizes, n) <= 0.7 * left:
                 affordable = n
         return Jury(silencer, passages[:affordable])
 
@@ -242,14 +241,9 @@ def search_params(threads: int, threads_batch: int | None = None) -> ContextPara
     )  # fmt: skip
 
 
-def _judgements(blocks: int, rounds: int, parts: int) -> int:
-    """Decodes of one passage that a search takes: each round begins with all candidates, and halves them."""
-    total = 0
-    for candidates in (blocks, *[SHORTLIST] * (rounds - 1)):
-        for _ in range(parts):
-            total += candidates
-            candidates = max(1, (candidates + 1) // 2)
-    return total
+def _judgements(blocks: int, sizes: int, parts: int) -> int:
+    """Decodes of one passage that a search takes: a dozen for each size, then rounds of exchanges."""
+    return sizes * (10 + 3 * (parts - 1)) + 2 * (blocks + TRIES * parts // 2)
 
 
 class _Expected:

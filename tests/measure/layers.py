@@ -4,7 +4,7 @@
 
 The search sees answers to one half of the shipped prompts, all sets are judged on answers to the other
 half. Exit code 1 if the found set agrees less with the whole model, there, than the middle block or than
-the best of all contiguous blocks. The budget is counted in seconds of processor time, so that the figures do not
+the contiguous block that is best there. The budget is counted in seconds of processor time, so that the figures do not
 hang on what else runs. `--keep` stores the set as `specli layers` does, for `specli tune`.
 """
 
@@ -29,9 +29,10 @@ from specli.layers.session import answered, search_params
 from specli.workloads import shipped
 
 
-def passages(target: Path, threads: int, halves: dict[str, int]) -> dict[str, list[Passage]]:
+def passages(target: Path, threads: int, tokens: int, halves: dict[str, int]) -> dict[str, list[Passage]]:
     """Answers of the whole model to both halves of the prompts, so many of each."""
-    flags = {"spec-type": "draft-self", "temp": 0.0, "max-tokens": 48, "ctx-size": 1024, "threads": threads}
+    flags = {"spec-type": "draft-self", "temp": 0.0, "max-tokens": tokens, "ctx-size": 1024}
+    flags |= {"threads": threads}
     found: dict[str, list[Passage]] = {name: [] for name in halves}
     with Generator(Request(profiles.resolve(profiles.load(), flags), target)) as generator:
         for name, most in halves.items():
@@ -56,9 +57,10 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=600.0)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--answers", type=int, default=4, help="to search on, and as many to judge on")
+    parser.add_argument("--tokens", type=int, default=64, help="of each answer")
     parser.add_argument("--keep", action="store_true")
     args = parser.parse_args()
-    texts = passages(args.target, args.threads, {"-1": args.answers, "-2": args.answers})
+    texts = passages(args.target, args.threads, args.tokens, {"-1": args.answers, "-2": args.answers})
     header = read_header(args.target)
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -72,8 +74,10 @@ def main() -> int:
         steps = search.run(args.drop)
         print(f"searched for {time.process_time() - began:.0f} s on {jury.positions} positions")
         print("\non the answers it was searched on:")
-        for step in steps:
-            shown(f"{len(step.dropped)} found", step.dropped, step.agreement)
+        block = search.block(args.drop)
+        assert block is not None
+        shown("best contiguous block", block.dropped, block.agreement)
+        shown("found", steps[-1].dropped, steps[-1].agreement)
         print("\non other answers:")
         good = compare(Jury(silencer, texts["-2"]), steps[-1], silencer.n_blocks)
     share = token_bytes(pruned_header(header, steps[-1].dropped)) / token_bytes(header)
@@ -84,18 +88,17 @@ def main() -> int:
 
 
 def compare(jury: Jury, found: Step, n: int) -> bool:
-    """All contiguous blocks of as many layers, and the found set."""
+    """The found set, the middle block of as many layers, and the contiguous block that is best right here."""
     size = len(found.dropped)
-    middle = (n - size) // 2
-    blocks = {first: jury.judge_all(frozenset(range(first, first + size))) for first in range(n - size + 1)}
-    best = max(blocks, key=lambda first: blocks[first].value)
     mine = jury.judge_all(frozenset(found.dropped))
     shown("found", found.dropped, mine)
-    shown("middle block", tuple(range(middle, middle + size)), blocks[middle])
-    shown("best contiguous block", tuple(range(best, best + size)), blocks[best])
-    for first, agreement in blocks.items():
-        shown("  block", tuple(range(first, first + size)), agreement)
-    return mine.value > max(blocks[middle].value, blocks[best].value)
+    middle = tuple(range((n - size) // 2, (n + size) // 2))
+    in_middle = jury.judge_all(frozenset(middle))
+    shown("middle block", middle, in_middle)
+    best = Search(n, jury, lambda dropped, value: value).block(size)
+    assert best is not None
+    shown("best contiguous block", best.dropped, best.agreement)
+    return mine.value > max(in_middle.value, best.agreement.value)
 
 
 def keep(target: Path, step: Step, fingerprint: str, blocks: int) -> None:
