@@ -79,6 +79,11 @@ BROKEN: dict[str, tuple[Path, Edit, str]] = {
     "unknown rotation": (DRAFT, put("llama.rope.scaling.type", STRING, "x"), "not one of none, linear"),
     "rotation wider than a head": (HYBRID, put("qwen35.rope.dimension_count", U32, 4096), "a head has"),
     "rotation of 4 billion": (HYBRID, put("qwen35.rope.dimension_count", U32, 2**32 - 32), "a head has"),
+    "rotation of nothing in sections": (
+        HYBRID,
+        put("qwen35.rope.dimension_count", U32, 0),
+        "dimension_sections",
+    ),
     "rotation of a part": (MTP, put("hy_v3.rope.dimension_count", U32, 62), "62 for heads of 64"),
     "rotation in large sections": (
         HYBRID,

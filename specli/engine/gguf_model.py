@@ -136,7 +136,7 @@ def _attention(header: Header) -> Iterator[str]:
     if rope is not None and (rope % 2 or (arch in _WHOLE_HEADS and rope != (key or head))):
         yield f"{arch}.rope.dimension_count is {rope} for heads of {key or head}"
     sections = _per_layer(header, "rope.dimension_sections")
-    if any(n < 0 for n in sections) or (sections and not 0 < sum(sections) <= (key or head)):
+    if sections and (min(sections) < 0 or not 0 < sum(sections) <= (key or head) or rope == 0):
         yield f"{arch}.rope.dimension_sections is {sections[:8]} for heads of {key or head}"
 
 
