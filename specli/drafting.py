@@ -96,7 +96,7 @@ class DraftingRoom:
             )
         if s.tree_size.nodes > min(cache.params.branches, self._target.params.branches):
             raise UsageError(f"--spec-tree {s.tree}: {self._target.model.name} was loaded for less")
-        shape = Shape(s.tree_size.width, s.tree_size.depth)
+        shape = Shape(s.tree_size.width, s.tree_size.depth, min(s.tree_nodes, s.tree_size.nodes))
         return TreeDrafter(
             method, cache, pacer, n_vocab, shape, free, s.draft_n_min, s.draft_p_min, self._loader.chunk
         )

@@ -266,8 +266,8 @@ def _name_self(merged: dict[str, Value], origins: dict[str, Origin], profile: Pr
 
 
 def _fit_tree(merged: dict[str, Value], origins: dict[str, Origin], profile: Profile) -> None:
-    """Trees bound their drafts themselves, and an accepted branch lies in other cells of the cache than plain
-    decoding would use, so that the last bits of what follows differ."""
+    """An accepted branch lies in other cells of the cache than plain decoding would use, so that the last bits
+    of what follows differ."""
     if merged.get("tree", "off") == "off":
         return
     if merged.get("exact") is True:
@@ -277,8 +277,6 @@ def _fit_tree(merged: dict[str, Value], origins: dict[str, Origin], profile: Pro
                 "add --spec-tree off or --no-exact"
             )
         raise ProfileError(f"{profile.place}: [spec] tree and exact are both set; leave one of them out")
-    if origins["tree"] == "flag" and origins.get("draft-n-max") == "flag" and merged["draft-n-max"] != 0:
-        raise UsageError("--spec-tree bounds drafts by its DEPTH; leave out --spec-draft-n-max")
 
 
 def _one_grammar(merged: dict[str, Value], origins: dict[str, Origin], profile: Profile) -> None:

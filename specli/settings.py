@@ -262,8 +262,8 @@ class Settings:
     draft_n_max: int = _key("spec", "int", 4, "most tokens of a neural draft; 0 drafts none", 0, 64)
     draft_n_min: int = _key("spec", "int", 0, "shorter neural drafts are dropped", 0, 64)
     draft_p_min: float = _key("spec", "float", 0.0, "a neural draft ends below this probability", 0, 1)
-    tree: str = _key("spec", "text", "off", "off, or WIDTHxDEPTH: token trees of a draft model, of so many children at "
-                     "a place, and levels instead of draft-n-max")
+    tree: str = _key("spec", "text", "off", "off, or WIDTHxDEPTH: token trees of a draft model, so many at a place on so "
+                     "many levels; draft-n-max, if given as a flag, bounds all")
     ngram_simple_size_n: int = _key("spec", "int", 12, _MATCH, 1, 1024)
     ngram_simple_size_m: int = _key("spec", "int", 48, _DRAFT, 1, 1024)
     ngram_simple_min_hits: int = _key("spec", "int", 1, _HITS, 1, 1024)
@@ -349,6 +349,11 @@ class Settings:
     def tree_size(self) -> TreeSize | None:
         """The bounds of token trees, None where they are off."""
         return TreeSize.read(self.tree)
+
+    @property
+    def tree_nodes(self) -> int:
+        """Most tokens of a tree where a flag bounds them, else 0."""
+        return self.draft_n_max if self.origin("draft-n-max") == "flag" else 0
 
     def ngram(self, method: str) -> NgramSizes:
         """The sizes of ngram-simple, ngram-map-k, ngram-map-k4v or draft-self."""

@@ -634,7 +634,7 @@ def test_contestants_with_trees_of_several_sizes_can_all_be_loaded() -> None:
 
 @pytest.mark.parametrize(
     "flags",
-    [{"spec_tree": "2x2", "exact": True}, {"spec_tree": "2x2", "spec_draft_n_max": 3}, {"spec_tree": "9x9"}],
+    [{"spec_tree": "2x2", "exact": True}, {"spec_tree": "9x9"}],
 )
 def test_flags_that_contradict_a_tree(flags: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="tree"):
@@ -652,3 +652,14 @@ def test_a_draft_of_another_vocabulary_drafts_no_trees(
         generator(smol, tiny_draft, spec_type="draft-model", spec_tree="2x2"),
     ):
         pass
+
+
+def test_a_flag_bounds_the_nodes_of_a_tree() -> None:
+    auto = profiles.load("auto")
+    assert profiles.resolve(auto, {"spec_tree": "3x8"}).tree_nodes == 0
+    assert profiles.resolve(auto, {"spec_tree": "3x8", "spec_draft_n_max": 8}).tree_nodes == 8
+    assert (Shape(3, 8).size, Shape(3, 8, 8).size) == (24, 8)
+    draft = TreeDrafter("draft-model", similar(1.0), FixedPacer(), VOCAB, Shape(3, 8, 8))
+    cycles = run(target(), PROMPT, draft, Rules(GREEDY, max_tokens=100), FixedPacer())
+    assert {len(c.draft) for c in cycles[:-8]} == {8}
+    assert max(c.verdict.accepted for c in cycles) > 3

@@ -114,15 +114,16 @@ def _restricted(law: Distribution, keep: NDArray[np.bool_]) -> Distribution:
 @dataclass(frozen=True, slots=True)
 class Shape:
     """The bounds of a tree: so many children of a node, nodes expanded on a level, and levels. It has at
-    most `size` nodes, the best ones."""
+    most `size` nodes, the best ones; `nodes` is 0 for as many as `width` drafts of `depth` tokens have."""
 
     width: int
     depth: int
+    nodes: int = 0
 
     @property
     def size(self) -> int:
-        """As many as `width` drafts of `depth` tokens."""
-        return self.width * self.depth
+        """Most nodes."""
+        return self.nodes or self.width * self.depth
 
 
 @dataclass(frozen=True, slots=True)

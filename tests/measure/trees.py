@@ -1,9 +1,9 @@
 """Token trees beside drafts without branches, at equal width: how long what is accepted gets, and what it costs.
 
-    python tests/measure/trees.py TARGET.gguf DRAFT.gguf [--sizes 2x4,2x8] [--temps 0,1] [--tokens 48]
+    python tests/measure/trees.py TARGET.gguf DRAFT.gguf [--tree 3x8] [--nodes 8,16] [--temps 0,1] [--tokens 48]
 
-Each size WIDTHxDEPTH is compared with a chain of WIDTH * DEPTH tokens, so that verify decodes hold as many
-rows; both always draft in full. Last line: the largest size under pacing, which is to leave out what loses.
+A tree of so many nodes is compared with a chain of as many tokens, so that verify decodes hold as many rows;
+both always draft in full. Then plain decoding, and the tree under pacing, which is to leave out what loses.
 Speed is in tokens per second of processor time, which other work on the machine does not bend. Exit code 1 if a
 tree's mean accepted length is not above its chain's.
 """
@@ -21,12 +21,11 @@ from specli import profiles, workloads
 from specli.assembly import Generator, Request
 from specli.chat.conversation import Message
 from specli.settings import Settings
-from specli.sizes import TreeSize
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Over all prompts. `rows` and `levels`: of a cycle on average."""
+    """Over all prompts. `rows`: of a cycle on average."""
 
     tokens: int
     cycles: int
@@ -52,35 +51,30 @@ def main() -> int:
     )
     parser.add_argument("target", type=Path)
     parser.add_argument("draft", type=Path)
-    parser.add_argument("--sizes", default="2x4,2x8")
+    parser.add_argument("--tree", default="3x8")
+    parser.add_argument("--nodes", default="8,16")
     parser.add_argument("--temps", default="0,1")
     parser.add_argument("--categories", default="code-gen,chat,summary")
     parser.add_argument("--prompts", type=int, default=6)
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--threads", type=int)
     args = parser.parse_args()
-    sizes = [TreeSize.read(size) for size in args.sizes.split(",")]
-    if None in sizes:
-        parser.error("--sizes: WIDTHxDEPTH, …")
-    found = [size for size in sizes if size is not None]
-    largest = max(found, key=lambda size: size.nodes)
     good = True
-    with opened(args, settings(args, 0.0, spec_tree=str(largest))) as generator:
+    with opened(args, settings(args, 0.0, spec_tree=args.tree)) as generator:
         rows = [row for row in workloads.shipped() if row.category in args.categories.split(",")]
         prompts = [generator.prompter.tokens([Message("user", row.prompt)]) for row in rows[: args.prompts]]
         for temp in map(float, args.temps.split(",")):
-            for size in found:
-                chain = measure(
-                    generator, prompts, settings(args, temp, spec_draft_n_max=size.nodes, fixed=True)
-                )
-                tree = measure(generator, prompts, settings(args, temp, spec_tree=str(size), fixed=True))
-                print(f"T {temp:g}, chain of {size.nodes}: {chain.text}", flush=True)
-                print(f"T {temp:g}, tree {size}: {tree.text}", flush=True)
+            for n in map(int, args.nodes.split(",")):
+                full = {"spec_draft_n_max": n, "fixed": True}
+                tree = measure(generator, prompts, settings(args, temp, spec_tree=args.tree, **full))
+                print(f"T {temp:g}, {n} nodes of a tree {args.tree}: {tree.text}", flush=True)
+                chain = measure(generator, prompts, settings(args, temp, **full))
+                print(f"T {temp:g}, chain of {n}: {chain.text}", flush=True)
                 good &= tree.length > chain.length
+            paced = measure(generator, prompts, settings(args, temp, spec_tree=args.tree))
+            print(f"T {temp:g}, tree {args.tree}, paced: {paced.text}", flush=True)
             plain = measure(generator, prompts, settings(args, temp, spec_type="none"))
-            paced = measure(generator, prompts, settings(args, temp, spec_tree=str(largest)))
             print(f"T {temp:g}, plain: {plain.text}", flush=True)
-            print(f"T {temp:g}, tree {largest}, paced: {paced.text}", flush=True)
     return 0 if good else 1
 
 
