@@ -195,6 +195,14 @@ def test_auto_is_taken_when_it_is_about_as_good() -> None:
     assert "adapts" in choose(standings_of(auto=1.49, other=1.5)).why  # type: ignore[arg-type]
 
 
+def test_what_had_no_token_accepted_is_not_faster_whatever_the_clock_says() -> None:
+    standings = standings_of(busy=1.4)
+    for run in standings[0].runs:  # type: ignore[attr-defined]
+        run.stats.generated = run.stats.cycles  # one token a cycle, as plain decoding
+    choice = choose(standings)  # type: ignore[arg-type]
+    assert choice.candidate.name == "off" and "no draft token was accepted" in choice.why
+
+
 # -- rules of thumb -------------------------------------------------------------------------------
 
 

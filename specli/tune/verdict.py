@@ -68,7 +68,7 @@ class Choice:
 
 def choose(standings: Sequence[Standing]) -> Choice:
     """The fastest candidate whose interval clears plain decoding; off without one."""
-    clear = [s for s in standings if (r := s.ratio) is not None and r.clears_plain]
+    clear = [s for s in standings if _gains(s) and (r := s.ratio) is not None and r.clears_plain]
     if not clear:
         return Choice(off(), None, _why_off(standings))
     best = max(clear, key=lambda s: (s.value, s.candidate.name))
@@ -79,10 +79,18 @@ def choose(standings: Sequence[Standing]) -> Choice:
     return Choice(best.candidate, best, "the fastest of those that are faster than plain beyond doubt")
 
 
+def _gains(standing: Standing) -> bool:
+    """Whether a draft token was accepted at all. Without one it cannot be faster, whatever the clock says."""
+    length = standing.mean_accepted_length
+    return length is not None and length > 1.0
+
+
 def _why_off(standings: Sequence[Standing]) -> str:
-    measured = [s for s in standings if s.n_pairs]
-    if not measured:
+    if not any(s.n_pairs for s in standings):
         return "the budget was too short to measure any; a larger --budget can tell"
+    measured = [s for s in standings if s.n_pairs and _gains(s)]
+    if not measured:
+        return "no draft token was accepted, so nothing can be faster than plain decoding"
     best = max(measured, key=lambda s: s.value)
     found = best.ratio
     if found is None or found.low is None:
