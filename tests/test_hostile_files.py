@@ -23,7 +23,7 @@ from specli.engine.admission import admit, sound_header
 from specli.engine.gguf import read_header
 from specli.engine.gguf_model import check_model
 from specli.engine.probe import FAULT_VARIABLE, Outcome, TrialSettings
-from specli.errors import MemoryShortage, ModelFileError, SpecliError
+from specli.errors import MemoryShortage, ModelFileError, SpecliError, UsageError
 
 DRAFT, HYBRID, MTP = (MODELS / f"tiny-{name}.gguf" for name in ("draft", "hybrid", "target-mtp"))
 SETTINGS = TrialSettings(threads=1)
@@ -106,6 +106,11 @@ BROKEN: dict[str, tuple[Path, Edit, str]] = {
         MTP,
         stored_as("blk.1.attn_q_norm.weight", 25, 128),
         "attn_q_norm.weight is stored as I16",
+    ),
+    "weights that nothing multiplies": (
+        DRAFT,
+        stored_as("blk.1.attn_v.weight", 28, 128 * 64 * 8),
+        "attn_v.weight is stored as F64",
     ),
     "a norm of halves": (DRAFT, stored_as("blk.0.attn_norm.weight", 1, 256), "is stored as F16"),
     "no tokenizer": (DRAFT, put("tokenizer.ggml.model", STRING, "none"), "carries no tokenizer"),
@@ -271,6 +276,14 @@ def test_where_no_child_can_be_started_the_check_must_do(
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
     assert admit(DRAFT, SETTINGS, no_repack=True).use_extra_bufts is False
+    (file,) = cache.glob("file-*.json")
+    assert json.loads(file.read_text())["tried"] == []
+
+
+def test_wrong_options_are_not_the_files_fault(cache: Path, trials: list[Path]) -> None:
+    with pytest.raises(UsageError, match="--cache-type-v q8_0 needs flash attention"):
+        admit(DRAFT, TrialSettings(threads=1, flash_attn="off", type_v="q8_0"), no_repack=True)
+    assert not trials
 
 
 def test_memory_out_of_all_proportion_is_refused_by_the_child(

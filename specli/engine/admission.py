@@ -19,6 +19,7 @@ from specli.engine import backend
 from specli.engine.gguf import Header, read_header
 from specli.engine.gguf_cursor import shown
 from specli.engine.gguf_model import check_model, check_vocabulary
+from specli.engine.opening import ContextParams, check_params
 from specli.engine.probe import Outcome, TrialSettings, run_trial
 from specli.errors import EngineError, MemoryShortage, ModelFileError, SpecliError
 
@@ -81,23 +82,26 @@ def admit(
     The `before_` functions are called where a child process is really to be run: on the first use of the
     library on a processor, and on the first use of a file that is large enough to take a while.
     Raises ModelFileError for a file that the library cannot load or would die over, MemoryShortage where
-    the child was killed, EngineError where the library crashes without repacking too.
+    the child was killed, EngineError where the library crashes without repacking too, UsageError for cache types
+    that do not fit the model.
     """
     path = path.absolute()  # links kept: parts of a split model are found by their names
     header = sound_header(path)
-    verdict = backend.repack_verdict(path, settings, force_off=no_repack, before_trial=before_repack_trial)
+    verdict = backend.repack_verdict(
+        path, settings, force_off=no_repack, before_trial=before_repack_trial, header=header
+    )
     notices = [verdict.notice] if verdict.notice else []
     record, key = _recall(header), _settings_key(settings, verdict.use_extra_bufts)
     if key not in record.tried:
-        if not verdict.tried:
-            if header.file_size > _LARGE:
-                before_trial()
-            _try(header, settings, verdict.use_extra_bufts)
-        record.checks = _CHECKS
-        record.tried.append(key)
-        unkept = record.keep()
-        if unkept:
-            notices.append(f"{path.name} will be tried in a child process again next time: {unkept}")
+        check_params(header, _context(settings))
+        if not verdict.tried and header.file_size > _LARGE:
+            before_trial()
+        if verdict.tried or _tried(header, settings, verdict.use_extra_bufts):
+            record.checks = _CHECKS
+            record.tried.append(key)
+            unkept = record.keep()
+            if unkept:
+                notices.append(f"{path.name} will be tried in a child process again next time: {unkept}")
     return Admission(verdict.use_extra_bufts, tuple(notices))
 
 
@@ -109,20 +113,21 @@ def admit_vocabulary(path: Path) -> None:
         return
     check_vocabulary(header)
     settings = TrialSettings(threads=1, gpu_layers=0, vocab_only=True)
-    _try(header, settings, False)
-    record.tried.append(_settings_key(settings, False))
-    record.keep()
+    if _tried(header, settings, False):
+        record.tried.append(_settings_key(settings, False))
+        record.keep()
 
 
-def _try(header: Header, settings: TrialSettings, extra: bool) -> None:
+def _tried(header: Header, settings: TrialSettings, extra: bool) -> bool:
+    """Whether it was decoded with in a child process: not where none can be started, as in some containers,
+    and the check must do."""
     size = header.file_size * header.split_count
     outcome = run_trial(header.path, settings, extra, 120 + size / 25e6, _WIDTHS, room(size, settings))
-    if outcome.ended == "unstarted":  # no child here, as in some containers: the check must do
-        return
     if outcome.ended == "refused":
         raise ModelFileError(outcome.how)
     if outcome.ended == "died":
         raise _death(header.path, outcome)
+    return outcome.ended == "ok"
 
 
 def _death(path: Path, outcome: Outcome) -> EngineError | ModelFileError:
@@ -144,10 +149,18 @@ def room(size: int, settings: TrialSettings) -> int | None:
     return None if on_gpu else 2 * size + (2 << 30)
 
 
+def _context(settings: TrialSettings) -> ContextParams:
+    return ContextParams(flash_attn=settings.flash_attn, type_k=settings.type_k, type_v=settings.type_v)
+
+
 def _settings_key(settings: TrialSettings, extra: bool) -> str:
-    """The settings under which a trial holds: number of threads apart, whose end is all the same."""
+    """What a trial holds for: library, processor, and the settings, but for the number of threads, whose end is
+    all the same."""
     chosen = {name: value for name, value in asdict(settings).items() if name != "threads"}
-    return json.dumps({"build": backend.build_id(), **chosen, "repack": extra}, sort_keys=True)
+    if not backend.supports_gpu_offload():
+        chosen["gpu_layers"] = 0
+    here = {"build": backend.build_id(), "processor": backend.processor_id()}
+    return json.dumps({**here, **chosen, "repack": extra}, sort_keys=True)
 
 
 def _recall(header: Header) -> _Record:

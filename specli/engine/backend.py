@@ -310,6 +310,7 @@ def repack_verdict(
     force_off: bool = False,
     timeout: float | None = None,
     before_trial: Callable[[], None] | None = None,
+    header: Header | None = None,
 ) -> RepackVerdict:
     """Find out, in a child process, whether weight repacking crashes on this processor.
 
@@ -317,14 +318,14 @@ def repack_verdict(
     library build, processor, operating system, architecture, repackable tensor types, and GPU or not.
     Call it before loading the model: the child needs the memory. `timeout` in seconds: the default is
     120 and 1 more for each 25 MB; a hang counts as a death. `before_trial` is called when a trial is
-    really to be run.
+    really to be run. `header`: the file's, where it has been read already.
 
     Raises EngineError if the child dies without repacking too, ModelFileError for a file that is no model.
     """
     if force_off:
         return RepackVerdict(False, "weight repacking is switched off (--no-repack)")
     path = Path(model_path).absolute()  # links kept: parts of a split model are found by their names
-    header = read_header(path)
+    header = header or read_header(path)
     key = _verdict_key(header, settings)
     if key is None:
         return RepackVerdict(True, "nothing to repack: no tensor of a type that is repacked")

@@ -178,7 +178,9 @@ _DELTA_NETS = ("qwen35", "qwen35moe", "qwen3next")
 
 _INTEGERS = frozenset({"I8", "I16", "I32", "I64"})
 _PLAIN = ("norm.weight", ".bias")  # computed with as they are
-_WITHIN = frozenset({"Q8_1", "Q8_K"})  # what computing makes of activations; no weights are stored so
+_NO_WEIGHTS = frozenset(
+    {"Q8_1", "Q8_K", "F64"}
+)  # what computing makes of activations, and what it cannot multiply
 
 
 def _shapes(header: Header) -> Iterator[str]:
@@ -186,7 +188,7 @@ def _shapes(header: Header) -> Iterator[str]:
     for tensor in header.tensors:
         kind, name = tensor.type.name, tensor.name
         integers = kind in _INTEGERS and name.endswith((".weight", ".bias")) and "tid2eid" not in name
-        if integers or kind in _WITHIN or (name.endswith(_PLAIN) and kind != "F32"):
+        if integers or kind in _NO_WEIGHTS or (name.endswith(_PLAIN) and kind != "F32"):
             yield f"its tensor {name} is stored as {kind}"
     if header.architecture in _DELTA_NETS:
         yield from _delta_nets(header)
