@@ -71,12 +71,12 @@ def main() -> int:
             silencer.n_blocks, jury, lambda dropped, value: value,
             lambda: (time.process_time() - began) / args.budget, tell=lambda what: print(what, flush=True),
         )  # fmt: skip
-        steps = search.run(args.drop)
-        print(f"searched for {time.process_time() - began:.0f} s on {jury.positions} positions")
-        print("\non the answers it was searched on:")
         block = search.block(args.drop)
         assert block is not None
         shown("best contiguous block", block.dropped, block.agreement)
+        steps = search.run(args.drop)
+        print(f"searched for {time.process_time() - began:.0f} s on {jury.positions} positions")
+        print("\non the answers it was searched on:")
         shown("found", steps[-1].dropped, steps[-1].agreement)
         print("\non other answers:")
         good = compare(Jury(silencer, texts["-2"]), steps[-1], silencer.n_blocks)
