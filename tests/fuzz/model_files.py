@@ -110,6 +110,14 @@ def report(found: Sequence[tuple[str, str]], peak: int, seconds: float) -> str:
     )
 
 
+def _until_ctrl_c(found: Iterator[Case]) -> Iterator[Case]:
+    """What was found so far counts, too."""
+    try:
+        yield from found
+    except KeyboardInterrupt:
+        print("interrupted")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=1000)
@@ -128,7 +136,7 @@ def main() -> int:
     base = forked(lambda: 0, SECONDS).peak
     began, peak = time.monotonic(), 0
     found: list[tuple[str, str]] = []
-    for case in cases(args.models, range(args.start, args.start + args.count), args.folder):
+    for case in _until_ctrl_c(cases(args.models, range(args.start, args.start + args.count), args.folder)):
         found.append((case.mutation.kind, case.outcome))
         peak = max(peak, case.ended.peak - base)
         if case.bad:

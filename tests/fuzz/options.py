@@ -204,7 +204,7 @@ def problem(ended: Ended, options: OptionSet) -> str:
         return ended.signal
     if ended.code not in CODES:
         return f"exit {ended.code}"
-    words = ["unexpected ", "GGML_ASSERT", "terminate called"]
+    words = ["unexpected ", "GGML_ASSERT", "terminate called", "llama.cpp crashed", "llama.cpp gave up"]
     if not {"-v", "--verbose"} & set(options.args):
         words.append("Traceback")
     return next((f"says {word.strip()}" for word in words if word in ended.said), "")
@@ -228,6 +228,14 @@ def cases(seeds: range, folder: Path) -> Iterator[Case]:
         yield Case(seed, options, ended, problem(ended, options))
 
 
+def _next(tried: Iterator[Case]) -> Case | None:
+    """The next case; None at the end, or on Ctrl-C: what was found so far counts, too."""
+    try:
+        return next(tried, None)
+    except KeyboardInterrupt:
+        return None
+
+
 def cli() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=100)
@@ -239,7 +247,8 @@ def cli() -> int:
     os.environ["FUZZ_DIR"] = str(folder)
     os.chdir(folder)
     began, codes, bad = time.monotonic(), Counter[int](), 0
-    for case in cases(range(args.start, args.start + args.count), folder):
+    tried = cases(range(args.start, args.start + args.count), folder)
+    while case := _next(tried):
         codes[case.ended.code] += 1
         if case.problem:
             bad += 1
