@@ -24,7 +24,7 @@ def generator(request: pytest.FixtureRequest, smol: Path) -> Iterator[Generator]
     flags = {
         "spec-type": ",".join(METHODS), "ngram-simple-size-n": 4, "ngram-map-k-size-n": 4, "ngram-map-k-size-m": 8,
         "ngram-map-k4v-size-n": 4, "ngram-map-k4v-size-m": 4, "exact": True, "temp": request.param, "seed": 7,
-        "max-tokens": 36, "ctx-size": 1024, "threads": 1,
+        "max-tokens": 36, "ctx-size": 1024, "threads": 1, "fixed": True,
     }  # fmt: skip
     settings = profiles.resolve(profiles.load("auto"), flags)
     with Generator(Request(settings, smol, smol)) as generator:

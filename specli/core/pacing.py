@@ -272,13 +272,15 @@ class ProfitPacer:
     def _verify_costs(self, width: int) -> Sequence[float]:
         if self._fixed_width is None:
             return self.costs.table(width)
-        same = self.costs.measured(self._fixed_width) or 1.0  # every decode has the same rows
+        w = self._fixed_width  # every decode has so many rows
+        same = self.costs.measured(w) or self.costs.table(w)[w]
         return [same] * (width + 1)
 
     def _step(self, method: str) -> float:
-        """Seconds that one draft token takes; before that is known, a quarter of a target token."""
+        """Seconds that one draft token takes; before that is known, what is expected of it, or else a quarter
+        of a target token alone."""
         times = self._steps.get(method)
-        return median(times) if times else self._expected_steps.get(method, 0.25) * self._verify_costs(1)[1]
+        return median(times) if times else self._expected_steps.get(method, 0.25) * self.costs.table(1)[1]
 
     def _rate(self) -> float:
         """Tokens per second: what the run does, and no less than what plain decoding would."""
