@@ -87,7 +87,6 @@ def answers(lines: Iterator[bytes]) -> Iterator[dict[str, Any]]:
     """One object for each line: `text`, or `error` and whether it is the template's `syntax`."""
     renderer: Renderer | None = None
     for line in lines:
-        limit_time()
         asked = json.loads(line)
         try:
             if "source" in asked:
@@ -128,13 +127,20 @@ def limit_time() -> None:
         resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + CPU_SECONDS, most))
 
 
+def _asked() -> Iterator[bytes]:
+    """The lines of standard input, with time for each."""
+    for line in iter(sys.stdin.buffer.readline, b""):
+        limit_time()
+        yield line
+
+
 def main() -> None:
     """Answer until standard input ends."""
     limit_memory()
     out = sys.stdout.buffer
     out.write(b'{"text": ""}\n')  # ready
     out.flush()
-    for answer in answers(iter(sys.stdin.buffer.readline, b"")):
+    for answer in answers(_asked()):
         try:
             data = json.dumps(answer).encode()
         except MemoryError:
