@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections import Counter
@@ -129,6 +130,7 @@ def main() -> int:
         "models", type=Path, nargs="*", default=sorted((HERE.parent / "models").glob("*.gguf"))
     )
     args = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells take it from jobs in the background
     args.folder.mkdir(parents=True, exist_ok=True)
     os.environ["FUZZ_DIR"] = str(args.folder)
     os.environ["GGML_NO_BACKTRACE"] = "1"

@@ -14,6 +14,7 @@ import os
 import pkgutil
 import random
 import shlex
+import signal
 import sys
 import time
 from collections import Counter
@@ -242,6 +243,7 @@ def cli() -> int:
     parser.add_argument("--start", type=int, default=0, help="the first seed")
     parser.add_argument("--folder", type=Path, required=True, help="for files and caches")
     args = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells take it from jobs in the background
     folder = args.folder.absolute()
     prepare(folder)
     os.environ["FUZZ_DIR"] = str(folder)
