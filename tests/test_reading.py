@@ -125,6 +125,12 @@ def bare(text: str) -> str:
     return re.sub(r"\s", "", text)
 
 
+def is_part(part: str, whole: str) -> bool:
+    """Whether `part` is `whole` with characters left out."""
+    rest = iter(whole)
+    return all(character in rest for character in part)
+
+
 def rendered(source: str) -> str:
     markdown = Markdown(Palette(), lambda: 79)
     return plain([*markdown.feed(source), *markdown.finish()])
@@ -145,8 +151,11 @@ def test_resizing_while_it_streams(chat: Callable[..., Watched], endless: Path) 
     seen = t.leaves()
     answer = seen[seen.index("Verse") : seen.rindex(f"{tokens} tok")]
     said = pieces(VERSE, 3)
-    whole = "".join(said[i % len(said)] for i in range(tokens))
-    assert bare(answer) == bare(rendered(whole))
+    whole = bare(rendered("".join(said[i % len(said)] for i in range(tokens))))
+    # what was on its way when the window shrank is set by the terminal for another width: of each such
+    # moment the character in the last column may be lost, and nothing may be there twice
+    assert is_part(bare(answer), whole)
+    assert len(whole) - len(bare(answer)) <= 2
     assert len(re.findall(r"tok/s|t/s", seen)) == 1  # of the live line nothing is left
 
 
