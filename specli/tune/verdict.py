@@ -112,9 +112,7 @@ def on_layers(choice: Choice, standings: Sequence[Standing]) -> str | None:
             f"Leaving layers out loses here: {best.candidate.name} ran at {best.value:.2f} times plain. "
             "`specli layers --forget MODEL` frees the copy on the disk"
         )
-    return (
-        f"Leaving layers out is not the fastest here: {best.candidate.name} ran at {best.value:.2f} times plain"
-    )
+    return f"Leaving layers out is not the fastest here: {best.candidate.name} ran at {best.value:.2f} times plain"
 
 
 # -- rules of thumb --------------------------------------------------------------------------------
