@@ -68,11 +68,11 @@ def legend(colour: bool) -> list[Run]:
     told = (
         ("accepted draft", m.accepted),
         ("rejected", m.rejected),
-        ("drafted behind that, in vain", m.unread),
+        ("behind a rejection, so never judged", m.unread),
     )
     runs: list[Run] = []
     for words, (before, behind, style) in told:
-        runs += [Run(f"{before}{words}{behind}", style), Run(", ")]
+        runs += [Run(f"{before}{words}{behind}", style), Run("; ")]
     return [*runs, Run("the model's own token unmarked")]
 
 
