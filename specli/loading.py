@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cached_property
@@ -34,13 +35,22 @@ class Loader:
         self.request = request
         self._settings = s = request.settings
         self._stack, self._say, self._notice = stack, say, notice
-        self.threads = s.threads or backend.physical_cores()
+        self.threads = self._bounded("threads", s.threads) or backend.physical_cores()
+        self._threads_batch = self._bounded("threads-batch", s.threads_batch) or self.threads
         self.on_gpu = backend.supports_gpu_offload() and s.gpu_layers != 0
         self.chunk = s.batch_size if self.on_gpu else min(_CPU_CHUNK, s.batch_size)
         self.cast_list = CastList(request)
         self.methods = self.cast_list.methods(s, notice)
         self.tree = s.tree_size if self.cast_list.tree_method(s, self.methods, notice) else None
         self._repacks = False  # the target's weights
+
+    def _bounded(self, name: str, threads: int | None) -> int | None:
+        """No more than there are processors: threads that wait for their turn spin, and nothing gets done."""
+        most = os.cpu_count() or 1
+        if threads is None or threads <= most:
+            return threads
+        self._notice(f"--{name} {threads}: this machine has {most} processors, so {most} threads are used")
+        return most
 
     # -- the target -----------------------------------------------------------------------------
 
@@ -177,7 +187,7 @@ class Loader:
             n_ubatch=max(rows + 1, min(512, n_batch)),
             max_rows=rows,
             threads=self.threads,
-            threads_batch=s.threads_batch or self.threads,
+            threads_batch=self._threads_batch,
             flash_attn=s.flash_attn,
             type_k=s.cache_type_k,
             type_v=s.cache_type_v,

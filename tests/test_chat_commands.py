@@ -122,7 +122,7 @@ def test_every_command_at_a_keyboard(chat: Open, tmp_path: Path) -> None:
     assert "profile: code" in shown and "temp = 0.7 (from flag or /set)" in shown and "1 turn" in shown
     assert "saved as first in " in t.types("/save first") and "first (this one)" in t.types("/sessions")
     assert "cannot name a session" in t.types("/save ../up")
-    assert "/load first brings it back" in t.types("/clear") and "0 turns" in t.types("/show")
+    assert "the old one is kept: /load first" in t.types("/clear") and "0 turns" in t.types("/show")
     assert "did you mean first?" in t.types("/load frist")
     assert "first, 1 turn: class Edited:" in t.types("/load first") and "1 turn" in t.types("/show")
     assert "taken back: class Edited:" in t.types("/undo") and texts(saved(tmp_path)[0]) == []

@@ -254,8 +254,9 @@ def test_a_terminal_that_is_gone_ends_it_in_order() -> None:
         "Hi",
     ]
     running = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, bufsize=0
-    )
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, bufsize=0,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # nohup leaves it ignored
+    )  # fmt: skip
     assert running.stdout is not None
     said = running.stdout.read(1)
     running.send_signal(signal.SIGHUP)

@@ -62,7 +62,7 @@ def test_cycles_without_a_draft_stand_together_by_reason() -> None:
     text = told(*cycles)
     assert "1-3  draft-self had nothing to propose · width 1, 30.0 ms each\n    def add(a\n" in text
     assert "4-5  draft-self had 3, but a draft would not pay" in text
-    assert "no room for a draft" in told(recorded(1, cycle([], [1], 0)))
+    assert "nobody was asked for a draft" in told(recorded(1, cycle([], [1], 0)))
 
 
 @pytest.mark.parametrize(

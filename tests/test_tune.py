@@ -22,6 +22,7 @@ from specli.core.stats import MethodStats, Stats
 from specli.core.types import Cycle, Draft, Verdict
 from specli.costs import WidthCosts
 from specli.drafters.ngram import NgramSimple
+from specli.engine.backend import physical_cores
 from specli.tune.candidates import AUTO, Candidate, auto, free, neural, off, sized
 from specli.tune.halving import MOST_PASSES, halve
 from specli.tune.replay import Recording, replay, screen
@@ -161,6 +162,7 @@ def test_a_budget_too_short_to_tell_is_off() -> None:
     choice = choose(halve(off(), TRIED, len(ANSWERS), trial, trial.left))
     assert choice.candidate.name == "off" and "budget" in choice.why
     assert choose([]).candidate.name == "off"
+    assert not choice.settled and not choose([]).settled
 
 
 # -- the choice -----------------------------------------------------------------------------------
@@ -378,6 +380,17 @@ def test_run_picks_it_up_and_notices_when_it_is_stale(tuning: dict[str, object],
     assert "cannot be read" in notices()[1]
     path.write_text(text)
     assert specli(*run[:-1], "-q").stderr == ""
+
+
+def test_export_takes_what_was_tuned_too(tuning: dict[str, object], specli: Specli) -> None:
+    path = Path(str(tuning["profile"]))
+    before = path.read_text()
+    path.write_text(before.replace("threads = 1", f"threads = {physical_cores()}"))
+    command = ("export", "llama-server", "-m", str(TARGET), "--draft-model", str(DRAFT))
+    done, general = specli(*command), specli(*command, "--profile", "auto")
+    path.write_text(before)
+    assert done.returncode == 0, done.stderr
+    assert f"profile {path.stem}," in done.stdout and "profile auto," in general.stdout
 
 
 def test_run_says_when_acceptance_is_far_below(tuning: dict[str, object], specli: Specli) -> None:

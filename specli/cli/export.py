@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specli.cli import complete
 from specli.errors import UsageError
 from specli.ui.terminal import is_terminal, with_fallbacks
+
+if TYPE_CHECKING:
+    from specli.profiles import Profile
+    from specli.settings import Settings
 
 
 def export(
@@ -50,7 +55,7 @@ def export(
         typer.Option(
             "--profile",
             metavar="NAME|FILE",
-            help="The profile to export (auto)",
+            help="The profile to export (the tuned one, else auto)",
             autocompletion=complete.profiles,
         ),
     ] = None,
@@ -75,18 +80,38 @@ def export(
 
     if engine not in ENGINES:
         raise UsageError(f"no engine {engine} among {', '.join(ENGINES)}{did_you_mean(engine, ENGINES)}")
+    flags = {"model": model, "draft-model": draft_model, "spec-type": spec_type}
     given = profiles.load(profile) if profile else profiles.load()
-    settings = profiles.resolve(given, {"model": model, "draft-model": draft_model, "spec-type": spec_type})
+    if profile is None and spec_type is None:
+        given = _tuned(profiles.resolve(given, flags)) or given
+    settings = profiles.resolve(given, flags)
     target, draft = settings.model or _default(), settings.draft_model
     missing = [m for m in settings.types if m == "draft-model" and settings.asked_by_flag(m) and not draft]
     if missing:
         raise UsageError("--spec-type draft-model needs the draft: give --draft-model MODEL")
-    if draft and "draft-model" not in methods(settings, draft) and settings.origin("draft-model") == "flag":
+    unasked = draft and settings.origin("draft-model") == "flag" and settings.types != ("none",)
+    if unasked and "draft-model" not in methods(settings, draft):
         settings = profiles.resolve(
             given, {"model": model, "draft-model": draft_model, "spec-type": [*settings.types, "draft-model"]}
         )
     text = export(engine, settings, target, draft).text()
     sys.stdout.write(with_fallbacks(text, sys.stdout) if is_terminal(sys.stdout) else text)
+
+
+def _tuned(settings: Settings) -> Profile | None:
+    """What chat and run would use by themselves; None also where the model is not on this disk."""
+    from specli import profiles, tuned
+    from specli.errors import SpecliError
+    from specli.hub import resolve_model
+
+    os.environ["HF_HUB_OFFLINE"] = "1"  # nothing is fetched for a command line
+    try:
+        model = resolve_model(settings.model)
+        draft = resolve_model(settings.draft_model) if settings.draft_model else None
+        found = tuned.find(model, draft, settings)
+    except SpecliError:
+        return None
+    return found.over(profiles.load()) if isinstance(found, tuned.Tuned) else None
 
 
 def _default() -> str:

@@ -42,7 +42,13 @@ def layers(
     ] = None,
     budget: Annotated[
         float,
-        typer.Option("--budget", metavar="SECONDS", min=1, help="Time the search may take, loading left out"),
+        typer.Option(
+            "--budget",
+            metavar="SECONDS",
+            min=1,
+            max=604_800,
+            help="Time the search may take, loading left out",
+        ),
     ] = BUDGET,
     like: Annotated[
         Path | None,

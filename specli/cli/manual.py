@@ -33,6 +33,7 @@ EXITS: Mapping[int, str] = {
     1: "it could not be done; one line on standard error says why",
     2: "wrong usage, or a profile that cannot be used",
     3: "the draft does not fit, or the scan found none that does",
+    129: "the terminal hung up (SIGHUP); the answer so far was printed",
     130: "interrupted (Ctrl-C); the answer so far was printed",
     143: "terminated (SIGTERM); the answer so far was printed",
 }
@@ -70,7 +71,7 @@ _HUB = ("HF_TOKEN", "HF_HOME, HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_ENDPOINT")
 _GPU = ("CUDA_VISIBLE_DEVICES",)
 _SCREEN = ("NO_COLOR", "TERM")
 _SETTINGS = ("CONFIG/config.toml", "CONFIG/profiles/*.toml")
-_STOPPED = (0, 1, 2, 130, 143)
+_STOPPED = (0, 1, 2, 129, 130, 143)
 
 MANUALS: Mapping[str, Manual] = {
     "": Manual(
@@ -228,7 +229,11 @@ MANUALS: Mapping[str, Manual] = {
         (
             Row("specli profiles list", "what --profile knows by name"),
             Row("specli profiles show code", "every setting, and where it comes from"),
-            Row('cp "$(specli profiles path code)" "$(specli profiles path)"/mine.toml', "begin your own"),
+            Row('mkdir -p "$(specli profiles path)"', "begin your own: the folder,"),
+            Row(
+                'cp "$(specli profiles path code)" "$(specli profiles path)"/mine.toml',
+                "and what to change in it",
+            ),
         ),
         ("SPECLI_CONFIG_DIR",),
         ("CONFIG/profiles/*.toml",),

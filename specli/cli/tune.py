@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import sys
 import time
 from dataclasses import replace
@@ -14,7 +15,7 @@ import typer
 
 from specli import __version__
 from specli.cli.options import Shared, is_raw, open_generator, shared_options
-from specli.errors import UsageError
+from specli.errors import SpecliError, UsageError
 from specli.interrupts import Interrupts
 from specli.settings import KEYS, Settings
 from specli.ui.terminal import with_fallbacks
@@ -34,7 +35,9 @@ def tune(
     shared: Shared,
     budget: Annotated[
         float,
-        typer.Option("--budget", metavar="SECONDS", min=1, help="Time it may take, loading left out"),
+        typer.Option(
+            "--budget", metavar="SECONDS", min=1, max=604_800, help="Time it may take, loading left out"
+        ),
     ] = 300,
     like: Annotated[
         Path | None,
@@ -78,6 +81,7 @@ def tune(
     length = tokens or given or TOKENS
     prompts = mixed(load(like) if like else shipped())
     plan = _plan(shared, settings, length, budget, reverse)
+    _require_place()
 
     def say(line: str) -> None:
         if not shared.quiet and sys.stderr is not None:
@@ -108,6 +112,19 @@ def tune(
     else:
         _print(generator, result, rules, path, taken)
     return 0
+
+
+def _require_place() -> None:
+    """Before anything is measured, make sure that the result can be written."""
+    from specli.paths import config_dir
+
+    place = config_dir() / "profiles"
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SpecliError(f"cannot write {place}: {error.strerror or error}") from error
+    if not os.access(place, os.W_OK):
+        raise SpecliError(f"cannot write {place}: Permission denied")
 
 
 def _plan(shared: Shared, settings: Settings, tokens: int, budget: float, reverse: bool) -> Plan:
@@ -149,13 +166,16 @@ def stored_layers(settings: Settings) -> tuple[str, ...]:
 
 def _write(
     generator: Generator, settings: Settings, result: Tuning, workload: str
-) -> tuple[Path, list[Rule]]:
-    """Write the profile; what is said of rules of thumb comes from the same figures."""
+) -> tuple[Path | None, list[Rule]]:
+    """Write the profile if the choice is settled; what is said of rules of thumb comes from the same figures."""
     from specli import profiles
     from specli.paths import config_dir, write_atomic
     from specli.tune.verdict import Measured, rules_of_thumb, to_profile
     from specli.tuned import key_of, profile_name
 
+    rules = rules_of_thumb(result.standings, result.scouted, result.costs)
+    if not result.choice.settled:  # an earlier profile may rest on more
+        return None, rules
     request = generator.request
     key = key_of(request.model, request.draft, settings)
     name = profile_name(request.model, request.draft)
@@ -164,13 +184,13 @@ def _write(
     measured = Measured(key, result.costs, result.standings, result.scouted, settings.temp, workload, date)
     draft = settings.draft_model or (str(request.draft) if request.draft else None)
     write_atomic(path, profiles.to_toml(to_profile(name, str(path), result.choice, measured, draft)))
-    return path, rules_of_thumb(result.standings, result.scouted, result.costs)
+    return path, rules
 
 
 # -- what is shown --------------------------------------------------------------------------------
 
 
-def _print(generator: Generator, result: Tuning, rules: list[Rule], path: Path, taken: float) -> None:
+def _print(generator: Generator, result: Tuning, rules: list[Rule], path: Path | None, taken: float) -> None:
     from specli.tune.verdict import on_layers
     from specli.ui.tables import number, percent, table
 
@@ -222,6 +242,9 @@ def _print(generator: Generator, result: Tuning, rules: list[Rule], path: Path, 
         verdict = {True: "holds", False: "fails", None: "untested"}[rule.holds]
         _echo(f"  {verdict}: {rule.rule} - {rule.said}")
     _echo("")
+    if path is None:
+        _echo(f"Nothing was written: {result.choice.why}.")
+        return
     _echo(f"Choice: {result.choice.candidate.name} ({result.choice.why})")
     _echo(f"Written to {path}; chat and run use it by themselves for these models.")
 
@@ -239,7 +262,7 @@ def _echo(line: str) -> None:
 
 
 def as_json_object(
-    generator: Generator, result: Tuning, rules: list[Rule], path: Path, taken: float
+    generator: Generator, result: Tuning, rules: list[Rule], path: Path | None, taken: float
 ) -> dict[str, Any]:
     """What `--json` prints; null for what was not measured."""
     costs = result.costs
@@ -256,7 +279,7 @@ def as_json_object(
         "why": result.choice.why,
         "speedup": result.choice.speedup,
         "interval": None if found is None or found.low is None else [found.low, found.high],
-        "profile": str(path),
+        "profile": None if path is None else str(path),
         "token_s": costs.seconds[1],
         "width_costs": {str(width): cost for width, cost in costs.shape.items()},
         "spread": costs.spread,

@@ -86,6 +86,11 @@ def check_fit(target: Path, draft: Path, same_vocab: bool = False) -> Fit:
     ours, theirs = read_header(target), read_header(draft)
     for header in (ours, theirs):
         _require_parts(header)
+    no_target = _head_kind(ours) or feature_draft(ours) is not None or file_heads(ours).heads_only
+    if no_target:
+        note = f"{target.name} holds only what drafts for a model; name the model itself first, and its draft second"
+        finding = Finding("target kind", ours.architecture, theirs.architecture, False, note)
+        return Fit(target, draft, (finding,), None, *_ratios(ours, theirs))
     kind = _head_kind(theirs)
     if kind is not None:
         finding = Finding("draft kind", "model", kind, False, _about_heads(theirs, kind))

@@ -54,11 +54,13 @@ class Scouted:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What to use: a candidate and its standing, None where that is off. `why`: a sentence."""
+    """What to use: a candidate and its standing, None where that is off. `why`: a sentence. `settled`: false
+    where the budget was too short to tell, so that nothing should be made of it."""
 
     candidate: Candidate
     standing: Standing | None
     why: str
+    settled: bool = True
 
     @property
     def speedup(self) -> float:
@@ -70,7 +72,7 @@ def choose(standings: Sequence[Standing]) -> Choice:
     """The fastest candidate whose interval clears plain decoding; off without one."""
     clear = [s for s in standings if _gains(s) and (r := s.ratio) is not None and r.clears_plain]
     if not clear:
-        return Choice(off(), None, _why_off(standings))
+        return _off(standings)
     best = max(clear, key=lambda s: (s.value, s.candidate.name))
     adaptive = next((s for s in clear if s.candidate.name == AUTO), None)
     if adaptive is not None and adaptive is not best and adaptive.value >= AS_GOOD * best.value:
@@ -85,20 +87,27 @@ def _gains(standing: Standing) -> bool:
     return length is not None and length > 1.0
 
 
-def _why_off(standings: Sequence[Standing]) -> str:
+def _off(standings: Sequence[Standing]) -> Choice:
     if not any(s.n_pairs for s in standings):
-        return "the budget was too short to measure any; a larger --budget can tell"
+        return Choice(
+            off(), None, "the budget was too short to measure any; a larger --budget can tell", False
+        )
     measured = [s for s in standings if s.n_pairs and _gains(s)]
     if not measured:
-        return "no draft token was accepted, so nothing can be faster than plain decoding"
+        return Choice(
+            off(), None, "no draft token was accepted, so nothing can be faster than plain decoding"
+        )
     best = max(measured, key=lambda s: s.value)
     found = best.ratio
     if found is None or found.low is None:
-        return "the budget was too short for a sure answer; a larger --budget can tell"
-    return (
+        return Choice(
+            off(), None, "the budget was too short for a sure answer; a larger --budget can tell", False
+        )
+    why = (
         f"the best, {best.candidate.name}, ran at {found.value:.2f} times plain ({found.low:.2f} to "
         f"{found.high:.2f}), which is not faster beyond doubt"
     )
+    return Choice(off(), None, why)
 
 
 def on_layers(choice: Choice, standings: Sequence[Standing]) -> str | None:

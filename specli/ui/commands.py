@@ -157,8 +157,8 @@ def _clear(chat: Chat, _: str) -> None:
     name = chat.keeper.name
     chat.begin_anew()
     stays = "; the system message stays" if chat.dialogue.system else ""
-    back = f"; /load {name} brings it back" if name is not None else ""
-    chat.screen.say(f"the conversation is forgotten{stays}{back}")
+    back = f"; the old one is kept: /load {name}" if name is not None else ""
+    chat.screen.say(f"a new conversation{stays}{back}")
 
 
 def _system(chat: Chat, text: str) -> None:

@@ -272,6 +272,7 @@ class Chat:
         self._keep_cache()
         self.keeper.leave()
         self.dialogue = Dialogue(self.dialogue.system, self.dialogue.raw)
+        self.answers.clear()
 
     def changed_model(self, same: bool) -> None:
         """Another model was loaded. `same`: only the way it runs is another."""

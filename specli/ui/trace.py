@@ -134,7 +134,7 @@ def _why(each: Recorded) -> str:
     """Who proposed what, and what the pacer made of it."""
     draft = each.cycle.draft
     if not each.offers:
-        return "no room for a draft" if not draft.tokens else f"{draft.method} drafted {len(draft)}"
+        return "nobody was asked for a draft" if not draft.tokens else f"{draft.method} drafted {len(draft)}"
     told = [
         _offer(offer, each.cycle.width)
         for offer in each.offers
