@@ -14,6 +14,7 @@ from test_cli import environment, error_line, specli
 
 from specli import __main__ as entry
 from specli.engine.fit import check_fit
+from specli.ui import terminal
 
 __all__ = ["environment", "specli"]
 MODELS = Path(__file__).parent / "models"
@@ -61,3 +62,13 @@ def test_tune_looks_first_whether_it_can_write(specli: Specli, tmp_path: Path) -
 def test_a_head_is_no_target() -> None:
     fit = check_fit(MODELS / "tiny-eagle3.gguf", TARGET)
     assert fit.verdict == "does-not-fit" and "name the model itself first" in fit.problems[0]
+
+
+def test_a_notice_breaks_between_words_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "no page about nosuch; there are families, auto, draft-self and ngram-simple"
+    assert terminal.notice(text, sys.stderr) == f"specli: {text}"
+    monkeypatch.setattr(terminal, "is_terminal", lambda stream: True)
+    monkeypatch.setattr(terminal, "columns", lambda stream: 40)
+    lines = terminal.notice(text, sys.stderr).splitlines()
+    assert len(lines) > 1 and all(len(line) < 40 for line in lines)
+    assert " ".join(lines) == f"specli: {text}"

@@ -15,7 +15,7 @@ from specli import __version__
 from specli.cli.options import Shared, is_raw, open_generator, shared_options
 from specli.errors import SpecliError, UsageError
 from specli.interrupts import Interrupts
-from specli.ui.terminal import columns, is_terminal, with_fallbacks
+from specli.ui.terminal import columns, is_terminal, notice, with_fallbacks
 
 if TYPE_CHECKING:
     from specli.assembly import Generator
@@ -106,7 +106,7 @@ def bench(
 
     def say(line: str) -> None:
         if not shared.quiet and sys.stderr is not None:
-            print(with_fallbacks(f"specli: {line}", sys.stderr), file=sys.stderr, flush=True)
+            print(notice(line, sys.stderr), file=sys.stderr, flush=True)
 
     with (
         open_generator(shared, together(several), say, use_tuned=False, ignore_end=ignore_end) as generator,

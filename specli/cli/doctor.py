@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from specli.cli import complete
-from specli.ui.terminal import json_text, with_fallbacks
+from specli.ui.terminal import json_text, notice, with_fallbacks
 
 
 def doctor(
@@ -37,7 +37,7 @@ def doctor(
 
     def say(line: str) -> None:
         if sys.stderr is not None:
-            print(with_fallbacks(f"specli: {line}", sys.stderr), file=sys.stderr, flush=True)
+            print(notice(line, sys.stderr), file=sys.stderr, flush=True)
 
     try:
         path = resolve_model(model)

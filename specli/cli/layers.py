@@ -12,7 +12,7 @@ import typer
 from specli.cli import complete
 from specli.errors import UsageError
 from specli.interrupts import Interrupts
-from specli.ui.terminal import json_text, with_fallbacks
+from specli.ui.terminal import json_text, notice, with_fallbacks
 
 if TYPE_CHECKING:
     from specli.layers.session import Found, Plan
@@ -128,7 +128,7 @@ def _find(plan: Plan, quiet: bool, as_json: bool) -> int:
 
     def say(line: str) -> None:
         if not quiet and sys.stderr is not None:
-            print(with_fallbacks(f"specli: {line}", sys.stderr), file=sys.stderr, flush=True)
+            print(notice(line, sys.stderr), file=sys.stderr, flush=True)
 
     began = time.perf_counter()
     with Interrupts() as interrupts, progress(1.0, quiet) as shown:

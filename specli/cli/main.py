@@ -11,12 +11,11 @@ from typing import Annotated, Any
 import typer
 
 from specli import __version__, lastwords
-from specli.chat.text import safe_for_terminal
 from specli.cli import bench, chat, check_draft, doctor, explain, export, layers, models, profiles, run, tune
 from specli.cli.help import Groups, Sections
 from specli.errors import SpecliError
 from specli.interrupts import end_on_sigterm
-from specli.ui.terminal import tolerant, with_fallbacks
+from specli.ui.terminal import notice, tolerant
 
 app = typer.Typer(name="specli", cls=Groups, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.command("chat", cls=Sections)(chat.chat)
@@ -130,9 +129,9 @@ def _usage(error: Any) -> int:
 
 def _say(message: str, code: int) -> int:
     if sys.stderr is not None:
-        line = with_fallbacks("specli: " + " ".join(message.split()), sys.stderr)
+        line = notice(" ".join(message.split()), sys.stderr)
         try:
-            print(safe_for_terminal(line), file=sys.stderr, flush=True)
+            print(line, file=sys.stderr, flush=True)
         except OSError:
             _mute()
     return code

@@ -76,7 +76,10 @@ _STOPPED = (0, 1, 2, 129, 130, 143)
 MANUALS: Mapping[str, Manual] = {
     "": Manual(
         (
-            Row('specli run "Count from one to ten, twice."', "one answer, from the demo model"),
+            Row(
+                'specli run "Explain in two sentences why the sky is blue."',
+                "one answer, from the demo model",
+            ),
             Row("specli chat -m MODEL.gguf", "a conversation"),
             Row("specli tune -m MODEL.gguf", "find what is fastest here; used from then on"),
             Row("specli explain", "the methods, and what to do when something is wrong"),

@@ -17,7 +17,7 @@ from specli.cli.sink import Sink
 from specli.cli.tell import Events, Json, Teller, Text
 from specli.errors import Interrupted, SpecliError, UsageError
 from specli.interrupts import Interrupts
-from specli.ui.terminal import is_terminal, with_fallbacks
+from specli.ui.terminal import is_terminal, notice
 from specli.ui.think import Think
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def run(
 
     def say(line: str) -> None:
         if not shared.quiet and sys.stderr is not None:
-            print(with_fallbacks(f"specli: {line}", sys.stderr), file=sys.stderr, flush=True)
+            print(notice(line, sys.stderr), file=sys.stderr, flush=True)
 
     from specli.api.model import open_model
 
@@ -235,6 +235,8 @@ def _answer(model: Model, given: Given, teller: Teller, logprobs: int | None, sa
     model.look_back(stream)
     if stream.live.finish == "context" and isinstance(teller, Text):
         say(f"the context is full ({model.n_ctx} tokens): the answer is cut; --ctx-size makes room")
+    if stream.live.finish == "length" and isinstance(teller, Text) and is_terminal(sys.stderr):
+        say(f"cut at --max-tokens {model.generator.settings.max_tokens}")
     return 0
 
 

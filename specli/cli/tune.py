@@ -18,7 +18,7 @@ from specli.cli.options import Shared, is_raw, open_generator, shared_options
 from specli.errors import SpecliError, UsageError
 from specli.interrupts import Interrupts
 from specli.settings import KEYS, Settings
-from specli.ui.terminal import with_fallbacks
+from specli.ui.terminal import notice, with_fallbacks
 
 if TYPE_CHECKING:
     from specli.assembly import Generator
@@ -85,7 +85,7 @@ def tune(
 
     def say(line: str) -> None:
         if not shared.quiet and sys.stderr is not None:
-            print(with_fallbacks(f"specli: {line}", sys.stderr), file=sys.stderr, flush=True)
+            print(notice(line, sys.stderr), file=sys.stderr, flush=True)
 
     from specli.ui.progress import progress
 

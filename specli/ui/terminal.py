@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
@@ -41,6 +42,14 @@ def with_fallbacks(text: str, stream: TextIO | None) -> str:
         for symbol, plain in _FALLBACKS.items():
             text = text.replace(symbol, plain)
         return text
+
+
+def notice(text: str, stream: TextIO | None) -> str:
+    """`text` as a line of the program's own, in words that fit a terminal; one line where it is none."""
+    line = with_fallbacks(f"specli: {text}", stream)
+    if stream is None or not is_terminal(stream):
+        return line
+    return textwrap.fill(line, max(20, columns(stream) - 1), break_on_hyphens=False)
 
 
 def json_text(value: object, *, ascii_only: bool = False, indent: int | None = None) -> str:
