@@ -64,6 +64,14 @@ def test_a_session_is_read_as_it_was_written(shelf: Shelf) -> None:
         assert stat.S_IMODE(shelf.folder.stat().st_mode) == 0o700
 
 
+def test_an_answer_of_no_tokens_is_read_as_one(shelf: Shelf) -> None:
+    dialogue = Dialogue()
+    dialogue.ask("hi")
+    dialogue.answer(Message("assistant", "", ()))
+    shelf.write("quiet", Session.of(dialogue, "m", "f", False))
+    assert shelf.read("quiet").dialogue().messages == dialogue.messages
+
+
 def test_half_a_character_does_not_stop_saving(shelf: Shelf) -> None:
     shelf.write("odd", replace(TALK, messages=(Message("user", "a \ud83d b"),)))
     assert shelf.read("odd").messages[0].text == "a ? b"

@@ -211,7 +211,10 @@ def _to_json(session: Session) -> bytes:
 
 
 def _message(message: Message) -> dict[str, object]:
-    return {name: value for name, value in asdict(message).items() if value or name in ("role", "text")}
+    kept = {name: value for name, value in asdict(message).items() if value or name in ("role", "text")}
+    if message.tokens is not None:  # none said is not the same as none known
+        kept["tokens"] = message.tokens
+    return kept
 
 
 def _parse(document: Any) -> Session:
