@@ -50,6 +50,7 @@ class Generator:
         self._say = say
         self._stack = ExitStack()
         self._answers = 0
+        self._ratios: dict[str, float] = {}  # of the files, which stay as they are
         self._last_answer: Answer | None = None
         self._watch = Watch(request.tuned) if request.tuned is not None else None
         seed = self.settings.seed
@@ -123,17 +124,19 @@ class Generator:
 
     def _step_ratios(self) -> dict[str, float]:
         """What a draft token costs relative to the target's, by method: as measured, else as its bytes say."""
-        ratios: dict[str, float] = {}
         for method in self._wanted:
-            file = self.draft_file(method)
-            draft = read_header(file) if file else self.model.header
-            measured = self.stored_costs.step(draft.fingerprint) if file and self.stored_costs else None
-            if measured is not None:
-                ratios[method] = measured
-            elif file or method == "draft-mtp":
-                heads = method == "draft-mtp"
-                ratios[method] = step_ratio(self.model.header, draft, heads)
-        return ratios
+            ratio = None if method in self._ratios else self._step_ratio(method)
+            if ratio is not None:
+                self._ratios[method] = ratio
+        return {method: self._ratios[method] for method in self._wanted if method in self._ratios}
+
+    def _step_ratio(self, method: str) -> float | None:
+        file = self.draft_file(method)
+        if file is None and method != "draft-mtp":
+            return None
+        draft = read_header(file) if file else self.model.header
+        measured = self.stored_costs.step(draft.fingerprint) if file and self.stored_costs else None
+        return step_ratio(self.model.header, draft, method == "draft-mtp") if measured is None else measured
 
     def _open_drafters(self) -> list[Drafter]:
         drafters: list[Drafter] = []

@@ -15,7 +15,7 @@ from specli import __version__
 from specli.cli.options import Shared, is_raw, open_generator, shared_options
 from specli.errors import SpecliError, UsageError
 from specli.interrupts import Interrupts
-from specli.ui.terminal import columns, is_terminal, notice, with_fallbacks
+from specli.ui.terminal import announcer, columns, echo, is_terminal
 
 if TYPE_CHECKING:
     from specli.assembly import Generator
@@ -104,9 +104,7 @@ def bench(
     if len(several) < 2:
         raise UsageError("only plain decoding is named; give --against, or a --spec-type other than none")
 
-    def say(line: str) -> None:
-        if not shared.quiet and sys.stderr is not None:
-            print(notice(line, sys.stderr), file=sys.stderr, flush=True)
+    say = announcer(shared.quiet)
 
     with (
         open_generator(shared, together(several), say, use_tuned=False, ignore_end=ignore_end) as generator,
@@ -171,23 +169,23 @@ def _print(generator: Generator, result: Result, with_chart: bool) -> None:
     from specli.ui.tables import table
 
     prompts = len({run.workload for run in result.runs})
-    _echo(f"{_title(generator)}; {prompts} prompt{'s' if prompts > 1 else ''}")
-    _echo("")
+    echo(f"{_title(generator)}; {prompts} prompt{'s' if prompts > 1 else ''}")
+    echo("")
     header = ("", "tok/s", "spread", "× plain", "95% interval", "accepted", "tok/cycle", "draft", "verify",
               "wasted", "first tok", "as plain")  # fmt: skip
     for line in table(header, [_row(each) for each in result.summaries]):
-        _echo(line)
+        echo(line)
     if result.by_category:
-        _echo("")
+        echo("")
         _print_categories(result)
     _print_differences(result)
     if with_chart:
         room = columns(sys.stdout) if is_terminal(sys.stdout) else 80
-        _echo("")
-        _echo("times plain")
+        echo("")
+        echo("times plain")
         drawn = bars(_bars(result.summaries), min(room, 100) - 1, ascii_only=not _has_blocks())
         for line in drawn:
-            _echo(line)
+            echo(line)
 
 
 def _title(generator: Generator) -> str:
@@ -242,17 +240,17 @@ def _print_categories(result: Result) -> None:
             row.append(rate if name == "plain" else value if shown == "-" else f"{value} ({shown})")
         rows.append(row)
     for line in table(("× plain", *names), rows):
-        _echo(line)
+        echo(line)
 
 
 def _print_differences(result: Result) -> None:
     if not result.differences:
         return
-    _echo("")
-    _echo("Outputs that left plain's, and the gap of the two best logits where they did:")
+    echo("")
+    echo("Outputs that left plain's, and the gap of the two best logits where they did:")
     for d in result.differences:
         where = f"  {d.workload}, {d.contestant}: token {d.index + 1}"
-        _echo(f"{where}, gap {d.gap:.4f}" if d.gap is not None else f"{where}: one ended there")
+        echo(f"{where}, gap {d.gap:.4f}" if d.gap is not None else f"{where}: one ended there")
 
 
 def _bars(summaries: Sequence[Summary]) -> list[Any]:
@@ -281,12 +279,6 @@ def _has_blocks() -> bool:
         return True
     except (UnicodeEncodeError, LookupError):
         return False
-
-
-def _echo(line: str) -> None:
-    from specli.chat.text import safe_for_terminal
-
-    print(safe_for_terminal(with_fallbacks(line, sys.stdout)))
 
 
 # -- JSON -----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import typer
 
 from specli.cli import complete
 from specli.errors import UsageError
-from specli.ui.terminal import json_text, with_fallbacks
+from specli.ui.terminal import echo, json_text, with_fallbacks
 
 if TYPE_CHECKING:
     from specli.engine.fit import Fit
@@ -167,11 +167,11 @@ _WORDS = {"fits": "fits", "fits-with-notes": "fits, with notes", "does-not-fit":
 def _print(fit: Fit, figures: PairFigures | None) -> None:
     from specli.engine.memory import gib
 
-    _echo(f"{fit.draft.name} as a draft for {fit.target.name}: {_WORDS[fit.verdict]}")
+    echo(f"{fit.draft.name} as a draft for {fit.target.name}: {_WORDS[fit.verdict]}")
     for finding in fit.findings:
         if finding.note:
-            _echo(f"  {'note' if finding.ok else 'NO  '}  {finding.check}: {finding.note}")
-    _echo("")
+            echo(f"  {'note' if finding.ok else 'NO  '}  {finding.check}: {finding.note}")
+    echo("")
     rows = [("", "target", "draft")]
     for finding in fit.findings:
         show = gib if finding.check == "bytes" else _shown
@@ -181,12 +181,12 @@ def _print(fit: Fit, figures: PairFigures | None) -> None:
     )
     widths = [max(len(row[i]) for row in rows) for i in range(2)]
     for row in rows:
-        _echo(f"  {row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]}".rstrip())
+        echo(f"  {row[0]:{widths[0]}}  {row[1]:{widths[1]}}  {row[2]}".rstrip())
     if figures is not None:
         _print_figures(figures)
     elif fit.verdict != "does-not-fit":
-        _echo("")
-        _echo("What it brings on this machine: specli check-draft --measure")
+        echo("")
+        echo("What it brings on this machine: specli check-draft --measure")
 
 
 def _shown(value: object) -> str:
@@ -202,24 +202,18 @@ def _shown(value: object) -> str:
 def _print_figures(f: PairFigures) -> None:
     from specli.advise import advice
 
-    _echo("")
-    _echo("Measured on this machine:")
+    echo("")
+    echo("Measured on this machine:")
     agreed = "  ".join(f"{i}: {rate:.0%}" for i, rate in enumerate(f.agreement, 1))
-    _echo(f"  accepted by position   {agreed}")
-    _echo(f"  one token              target {1e3 * f.widths[0]:.1f} ms, draft {1e3 * f.draft_s:.1f} ms")
+    echo(f"  accepted by position   {agreed}")
+    echo(f"  one token              target {1e3 * f.widths[0]:.1f} ms, draft {1e3 * f.draft_s:.1f} ms")
     costs = "  ".join(f"{i}: {s / f.widths[0]:.2f}" for i, s in enumerate(f.widths, 1))
-    _echo(f"  verify, by width       {costs}")
+    echo(f"  verify, by width       {costs}")
     speeds = "  ".join(f"{k}: {f.speedup_at(k):.2f}" for k in range(1, len(f.widths)))
-    _echo(f"  speed, by draft length {speeds}")
-    _echo("")
+    echo(f"  speed, by draft length {speeds}")
+    echo("")
     for line in advice(f):
-        _echo(line)
-
-
-def _echo(line: str) -> None:
-    from specli.chat.text import safe_for_terminal
-
-    print(safe_for_terminal(with_fallbacks(line, sys.stdout)))
+        echo(line)
 
 
 # -- those on the disk -----------------------------------------------------------------------------
@@ -239,12 +233,12 @@ def _scan(target: Path, more: list[Path], same_vocab: bool, as_json: bool) -> in
         return 0 if fitting else DOES_NOT_FIT
     if not ranked:
         places = ", ".join(str(folder.path) for folder in folders(more)) or "no folder of models"
-        _echo(f"No smaller model than {target.name} found (looked in {places}).")
-        _echo("`specli models pull user/repo` fetches one; --scan-dir DIR looks in another place.")
+        echo(f"No smaller model than {target.name} found (looked in {places}).")
+        echo("`specli models pull user/repo` fetches one; --scan-dir DIR looks in another place.")
         return DOES_NOT_FIT
     for fit in ranked:
         notes = [f.note for f in fit.findings if f.note and (f.ok or fit.verdict == "does-not-fit")]
-        _echo(f"{_WORDS[fit.verdict]:16}  {fit.size_ratio:5.2f} of the size  {fit.draft}")
+        echo(f"{_WORDS[fit.verdict]:16}  {fit.size_ratio:5.2f} of the size  {fit.draft}")
         for note in notes[:2]:
-            _echo(f"{'':16}  {note}")
+            echo(f"{'':16}  {note}")
     return 0 if fitting else DOES_NOT_FIT

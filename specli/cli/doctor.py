@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
 from specli.cli import complete
-from specli.ui.terminal import json_text, notice, with_fallbacks
+from specli.ui.terminal import announcer, echo, json_text
 
 
 def doctor(
@@ -30,14 +29,11 @@ def doctor(
     Looks at library, devices, memory and paths, and tries with a model what chat and run rely on. Exit
     status 1: something is broken.
     """
-    from specli.chat.text import safe_for_terminal
     from specli.doctor import examine
     from specli.errors import SpecliError
     from specli.hub import resolve_model
 
-    def say(line: str) -> None:
-        if sys.stderr is not None:
-            print(notice(line, sys.stderr), file=sys.stderr, flush=True)
+    say = announcer()
 
     try:
         path = resolve_model(model)
@@ -53,5 +49,5 @@ def doctor(
     width = max(len(check.name) for check in report.checks)
     for check in report.checks:
         line = f"{check.state:6}  {check.name:{width}}  {check.said}"
-        print(safe_for_terminal(with_fallbacks(line, sys.stdout)))
+        echo(line)
     return int(report.broken)

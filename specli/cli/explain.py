@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specli.cli import complete
-from specli.ui.terminal import can_move, columns, has_colour, with_fallbacks
+from specli.ui.terminal import can_move, columns, echo, has_colour, with_fallbacks
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -58,13 +58,9 @@ def explain(
 def _print_topics(found: list[Page]) -> None:
     width = max(len(each.topic) for each in found)
     for each in found:
-        _echo(f"{each.topic:{width}}  {each.about}")
-    _echo("")
-    _echo("specli explain TOPIC shows the page.")
-
-
-def _echo(line: str) -> None:
-    print(with_fallbacks(line, sys.stdout))
+        echo(f"{each.topic:{width}}  {each.about}")
+    echo("")
+    echo("specli explain TOPIC shows the page.")
 
 
 def _render(text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +11,7 @@ import typer
 from specli.cli import complete
 from specli.errors import UsageError
 from specli.interrupts import Interrupts
-from specli.ui.terminal import json_text, notice, with_fallbacks
+from specli.ui.terminal import announcer, echo, json_text
 
 if TYPE_CHECKING:
     from specli.layers.session import Found, Plan
@@ -117,7 +116,7 @@ def _forget(path: Path) -> int:
     from specli.engine.memory import gib
 
     freed = pruned.forget(path)
-    _echo(f"Nothing is known of {path.name}'s layers any more" + (f"; {gib(freed)} freed." if freed else "."))
+    echo(f"Nothing is known of {path.name}'s layers any more" + (f"; {gib(freed)} freed." if freed else "."))
     return 0
 
 
@@ -126,9 +125,7 @@ def _find(plan: Plan, quiet: bool, as_json: bool) -> int:
     from specli.layers.session import Session
     from specli.ui.progress import progress
 
-    def say(line: str) -> None:
-        if not quiet and sys.stderr is not None:
-            print(notice(line, sys.stderr), file=sys.stderr, flush=True)
+    say = announcer(quiet)
 
     began = time.perf_counter()
     with Interrupts() as interrupts, progress(1.0, quiet) as shown:
@@ -154,29 +151,29 @@ def _print(plan: Plan, found: Found, taken: float) -> None:
     from specli.ui.tables import percent, table
 
     chosen, f = found.chosen, found.figures
-    _echo(
+    echo(
         f"{plan.model.name}: {chosen.blocks} layers, judged at {chosen.positions} positions of {found.passages} "
         f"answers of its own; {taken:.0f} s"
     )
-    _echo("")
+    echo("")
     rows = [
         (str(len(step.dropped)), percent(step.agreement.top1), percent(step.agreement.shared), f"{speed:.2f}",
          as_text(step.dropped))
         for step, speed in zip(found.steps, found.speeds)
     ]  # fmt: skip
     for line in table(("left out", "same token", "min(p,q)", "× plain expected", "layers"), rows):
-        _echo(line)
-    _echo("")
-    _echo(
+        echo(line)
+    echo("")
+    echo(
         f"Left out: {as_text(chosen.layers)} ({len(chosen.layers)} of {chosen.blocks}). The copy without them takes "
         f"{gib(found.copy.stat().st_size)}: {found.copy}"
     )
-    _echo(
+    echo(
         f"Measured: {f.acceptance:.0%} of {sum(f.tested)} draft tokens accepted at temperature {f.temp:g}; one "
         f"costs {f.cost_ratio:.2f} of a target token."
     )
     for line in _advice(found):
-        _echo(line)
+        echo(line)
 
 
 def _advice(found: Found) -> list[str]:
@@ -217,9 +214,3 @@ def _as_json(plan: Plan, found: Found, taken: float) -> dict[str, Any]:
         "advice": _advice(found),
         "taken_s": taken,
     }  # fmt: skip
-
-
-def _echo(line: str) -> None:
-    from specli.chat.text import safe_for_terminal
-
-    print(safe_for_terminal(with_fallbacks(line, sys.stdout)))

@@ -12,7 +12,7 @@ import typer
 from specli.cli import complete
 from specli.cli.help import Groups, Sections
 from specli.errors import UsageError
-from specli.ui.terminal import json_text, with_fallbacks
+from specli.ui.terminal import echo, json_text, with_fallbacks
 
 if TYPE_CHECKING:
     from specli.shelf import Shelved
@@ -76,7 +76,7 @@ def pull(reference: _MODEL) -> None:
         raise UsageError(f"{reference}: pull takes user/repo[:quant], as on Hugging Face")
     path = fetch(*asked)
     read_header(path)  # a damaged file is found now, not at the first use
-    _echo(str(path))
+    echo(str(path))
 
 
 @app.command(cls=Sections)
@@ -99,7 +99,7 @@ def default(
         set_default(None)
         return
     if reference is None:
-        _echo(load_config().default or str(resolve_model(None)))
+        echo(load_config().default or str(resolve_model(None)))
         return
     path = resolve_model(reference)
     named = reference if not Path(reference).expanduser().exists() else str(path.absolute())
@@ -137,10 +137,10 @@ def _print(found: Sequence[Shelved], drafts: dict[Path, list[Shelved]]) -> None:
     for each in found:
         if each.folder != folder:
             folder = each.folder
-            _echo(f"{folder}:")
-        _echo(f"  {each.name:{width}}  {_about(each)}")
+            echo(f"{folder}:")
+        echo(f"  {each.name:{width}}  {_about(each)}")
         for draft in drafts[each.path]:
-            _echo(f"  {'':{width}}  {draft.name} could draft for it")
+            echo(f"  {'':{width}}  {draft.name} could draft for it")
 
 
 def _about(each: Shelved) -> str:
@@ -163,11 +163,5 @@ def _print_none(more: Sequence[Path]) -> None:
     from specli.shelf import folders
 
     places = ", ".join(str(folder.path) for folder in folders(more))
-    _echo(f"No models found{f' in {places}' if places else ''}.")
-    _echo("`specli models pull user/repo` fetches one; name your own folders as models.dirs in config.toml.")
-
-
-def _echo(line: str) -> None:
-    from specli.chat.text import safe_for_terminal
-
-    print(safe_for_terminal(with_fallbacks(line, sys.stdout)))
+    echo(f"No models found{f' in {places}' if places else ''}.")
+    echo("`specli models pull user/repo` fetches one; name your own folders as models.dirs in config.toml.")

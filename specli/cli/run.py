@@ -17,7 +17,7 @@ from specli.cli.sink import Sink
 from specli.cli.tell import Events, Json, Teller, Text
 from specli.errors import Interrupted, SpecliError, UsageError
 from specli.interrupts import Interrupts
-from specli.ui.terminal import is_terminal, notice
+from specli.ui.terminal import announcer, is_terminal
 from specli.ui.think import Think
 
 if TYPE_CHECKING:
@@ -121,9 +121,7 @@ def run(
     if not lines and given.empty:
         raise UsageError("nothing to answer; give a prompt, a file with -f, or text on standard input")
 
-    def say(line: str) -> None:
-        if not shared.quiet and sys.stderr is not None:
-            print(notice(line, sys.stderr), file=sys.stderr, flush=True)
+    say = announcer(shared.quiet)
 
     from specli.api.model import open_model
 

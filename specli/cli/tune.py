@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 import os
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from specli.cli.options import Shared, is_raw, open_generator, shared_options
 from specli.errors import SpecliError, UsageError
 from specli.interrupts import Interrupts
 from specli.settings import KEYS, Settings
-from specli.ui.terminal import notice, with_fallbacks
+from specli.ui.terminal import announcer, echo
 
 if TYPE_CHECKING:
     from specli.assembly import Generator
@@ -83,9 +82,7 @@ def tune(
     plan = _plan(shared, settings, length, budget, reverse)
     _require_place()
 
-    def say(line: str) -> None:
-        if not shared.quiet and sys.stderr is not None:
-            print(notice(line, sys.stderr), file=sys.stderr, flush=True)
+    say = announcer(shared.quiet)
 
     from specli.ui.progress import progress
 
@@ -194,23 +191,23 @@ def _print(generator: Generator, result: Tuning, rules: list[Rule], path: Path |
     from specli.tune.verdict import on_layers
     from specli.ui.tables import number, percent, table
 
-    _echo(f"{_title(generator)}; {taken:.0f} s")
+    echo(f"{_title(generator)}; {taken:.0f} s")
     costs = result.costs
-    _echo("")
-    _echo(f"One token takes {1000 * costs.seconds[1]:.1f} ms. Decodes by width, in tokens' time:")
+    echo("")
+    echo(f"One token takes {1000 * costs.seconds[1]:.1f} ms. Decodes by width, in tokens' time:")
     shape = list(costs.shape.items())
     for at in range(0, len(shape), 11):
-        _echo("  " + "  ".join(f"{width}: {cost:.2f}" for width, cost in shape[at : at + 11]))
+        echo("  " + "  ".join(f"{width}: {cost:.2f}" for width, cost in shape[at : at + 11]))
     if costs.spread > 1.25:
-        _echo(
+        echo(
             f"  Equal decodes differed by {costs.spread - 1:.0%}: the machine was busy, so measure again later."
         )
     for each in result.scouted:
         rates = " ".join(f"{100 * rate:.0f}%" for rate in each.rates)
-        _echo(
+        echo(
             f"{each.method}: a token costs {each.step_s / costs.seconds[1]:.2f}; accepted by position {rates}"
         )
-    _echo("")
+    echo("")
     rows = []
     for s in result.standings:
         found = s.ratio
@@ -223,42 +220,36 @@ def _print(generator: Generator, result: Tuning, rules: list[Rule], path: Path |
         )  # fmt: skip
     header = ("", "× plain", "95% interval", "accepted", "tok/cycle", "draft length", "runs")
     for line in table(header, [("off", "1.000", "-", "-", "1.00", "-", "-"), *rows]):
-        _echo(line)
+        echo(line)
     best = result.screened[0] if result.screened else None
     if best is not None:
-        _echo("")
-        _echo(
+        echo("")
+        echo(
             f"{len(result.screened)} n-gram settings were tried on recorded answers; the best, "
             f"{best.candidate.name}, drafted {best.drafted} tokens, {best.accepted} of them accepted: "
             f"{best.speedup:.2f} times plain by the measured costs."
         )
     about_layers = on_layers(result.choice, result.standings)
     if about_layers is not None:
-        _echo("")
-        _echo(about_layers)
-    _echo("")
-    _echo("Rules of thumb, here:")
+        echo("")
+        echo(about_layers)
+    echo("")
+    echo("Rules of thumb, here:")
     for rule in rules:
         verdict = {True: "holds", False: "fails", None: "untested"}[rule.holds]
-        _echo(f"  {verdict}: {rule.rule} - {rule.said}")
-    _echo("")
+        echo(f"  {verdict}: {rule.rule} - {rule.said}")
+    echo("")
     if path is None:
-        _echo(f"Nothing was written: {result.choice.why}.")
+        echo(f"Nothing was written: {result.choice.why}.")
         return
-    _echo(f"Choice: {result.choice.candidate.name} ({result.choice.why})")
-    _echo(f"Written to {path}; chat and run use it by themselves for these models.")
+    echo(f"Choice: {result.choice.candidate.name} ({result.choice.why})")
+    echo(f"Written to {path}; chat and run use it by themselves for these models.")
 
 
 def _title(generator: Generator) -> str:
     s = generator.settings
     draft = f" with {generator.draft_model.name}" if generator.draft_model else ""
     return f"{generator.model.name}{draft}, {generator.placement}, temperature {s.temp:g}"
-
-
-def _echo(line: str) -> None:
-    from specli.chat.text import safe_for_terminal
-
-    print(safe_for_terminal(with_fallbacks(line, sys.stdout)))
 
 
 def as_json_object(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from specli.engine.compat import compare_vocabularies
-from specli.engine.gguf import ArrayInfo, Header, Tensor, read_header
+from specli.engine.gguf import ArrayInfo, Header, Tensor, present_parts
 from specli.engine.layers import HIDDEN_AT_END, READABLE, READABLE_AT_END
 
 ARCHITECTURES = ("eagle3", "dflash")
@@ -75,8 +75,7 @@ def feature_draft(header: Header) -> FeatureDraft | None:
 
 def all_tensors(header: Header) -> dict[str, Tensor]:
     """The tensors of all parts that are there, by name."""
-    parts = [header] + [read_header(path) for path in header.parts if path != header.path and path.is_file()]
-    return {tensor.name: tensor for part in parts for tensor in part.tensors}
+    return {tensor.name: tensor for part in present_parts(header) for tensor in part.tensors}
 
 
 def _layers(header: Header) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ from specli.engine.compat import (
     shared_tokens,
 )
 from specli.engine.features import FeatureDraft, feature_draft, feature_problem
-from specli.engine.gguf import ArrayInfo, Header, read_header
+from specli.engine.gguf import ArrayInfo, Header, present_parts, read_header
 from specli.engine.memory import weight_bytes
 from specli.engine.model import Model, ModelParams
 from specli.engine.nextn import file_heads
@@ -126,8 +126,7 @@ def _require_parts(header: Header) -> None:
 
 def n_params(header: Header) -> int:
     """Parameters of a model, those in the other parts of a split one included."""
-    parts = [header, *(read_header(p) for p in header.parts if p != header.path and p.is_file())]
-    return sum(prod(tensor.dims) for part in parts for tensor in part.tensors)
+    return sum(prod(tensor.dims) for part in present_parts(header) for tensor in part.tensors)
 
 
 def _ratios(target: Header, draft: Header) -> tuple[float, float]:

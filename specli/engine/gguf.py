@@ -232,6 +232,11 @@ def read_header(path: str | os.PathLike[str]) -> Header:
         return header
 
 
+def present_parts(header: Header) -> list[Header]:
+    """The headers of a model's files, the given one first; parts that are not there are left out."""
+    return [header, *(read_header(p) for p in header.parts if p != header.path and p.is_file())]
+
+
 def _check_magic(cursor: Cursor) -> int:
     """Step over magic and version; the version, or an error that says what the file is instead."""
     if not cursor.size:

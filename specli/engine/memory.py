@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from specli.engine.gguf import ArrayInfo, Header, read_header
+from specli.engine.gguf import ArrayInfo, Header, present_parts
 from specli.errors import MemoryShortage
 
 _BITS = {
@@ -129,8 +129,7 @@ def default_ctx_size(header: Header, type_k: str, type_v: str, most: int = 8192)
 
 def weight_bytes(header: Header) -> int:
     """Bytes of all weights, those in the other parts of a split model included where they are there."""
-    parts = (read_header(path) for path in header.parts if path != header.path and path.is_file())
-    return header.tensor_bytes + sum(part.tensor_bytes for part in parts)
+    return sum(part.tensor_bytes for part in present_parts(header))
 
 
 @dataclass(frozen=True, slots=True)

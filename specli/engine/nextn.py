@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from specli.engine.gguf import Header, read_header
+from specli.engine.gguf import Header, present_parts
 
 # Architectures whose heads llama.cpp can run in a context of their own; for any other it would abort.
 RUNNABLE = frozenset(
@@ -66,7 +66,7 @@ def file_heads(header: Header) -> FileHeads:
     """What the file (all its parts) holds of heads and trunk. Reads headers only."""
     declared = header.nextn_predict_layers
     trunk_blocks = (header.block_count or 0) - declared
-    parts = [header] + [read_header(path) for path in header.parts if path != header.path and path.is_file()]
+    parts = present_parts(header)
     heads: set[int] = set()
     trunk = False
     for tensor in (t for part in parts for t in part.tensors):

@@ -6,7 +6,7 @@ those that are used. At one token a time memory is the bound, so time goes with 
 
 from __future__ import annotations
 
-from specli.engine.gguf import Header, read_header
+from specli.engine.gguf import Header, present_parts
 
 _LEAST = 0.05  # launching a decode costs something, however small the model
 
@@ -20,8 +20,7 @@ def step_ratio(target: Header, draft: Header, heads: bool = False) -> float:
 
 def token_bytes(header: Header, heads: bool = False) -> float:
     """Bytes of weights that one token is decoded with by the model without its heads, or by one of them."""
-    files = [header, *(read_header(p) for p in header.parts if p != header.path and p.is_file())]
-    tensors = [tensor for file in files for tensor in file.tensors]
+    tensors = [tensor for part in present_parts(header) for tensor in part.tensors]
     tied = not any(tensor.name == "output.weight" for tensor in tensors)
     n_heads = header.nextn_predict_layers
     trunk = (header.block_count or 0) - n_heads

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
@@ -50,6 +50,21 @@ def notice(text: str, stream: TextIO | None) -> str:
     if stream is None or not is_terminal(stream):
         return line
     return textwrap.fill(line, max(20, columns(stream) - 1), break_on_hyphens=False)
+
+
+def echo(line: str) -> None:
+    """Print a line of the program's own to stdout."""
+    print(with_fallbacks(line, sys.stdout))
+
+
+def announcer(quiet: bool = False) -> Callable[[str], None]:
+    """What prints notices to stderr, at once; nothing where it is to be quiet or there is no stderr."""
+
+    def say(line: str) -> None:
+        if not quiet and sys.stderr is not None:
+            print(notice(line, sys.stderr), file=sys.stderr, flush=True)
+
+    return say
 
 
 def json_text(value: object, *, ascii_only: bool = False, indent: int | None = None) -> str:
