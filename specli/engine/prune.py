@@ -18,6 +18,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -175,12 +176,11 @@ def _run_child(source: Path, copy: Path, layers: Sequence[int], stop: Callable[[
     )  # fmt: skip
     try:
         while True:
-            try:
+            if stop():
+                raise Interrupted("interrupted while a copy was written; nothing is left of it")
+            with suppress(subprocess.TimeoutExpired):
                 said, _ = child.communicate(timeout=0.2)
                 break
-            except subprocess.TimeoutExpired:
-                if stop():
-                    raise Interrupted("interrupted while a copy was written; nothing is left of it") from None
     except BaseException:
         child.kill()
         child.wait()
