@@ -303,6 +303,7 @@ def test_an_encoding_that_lacks_characters(specli: Run) -> None:
 
 # -- ends ---------------------------------------------------------------------------------------
 
+NEW_LINE = 201  # the tiny model's token
 ENDLESS = ["--raw", "--temp", "1.5", "--max-tokens", "200000", "--ctx-size", "100000"]
 
 
@@ -362,14 +363,26 @@ def test_an_interrupted_json_is_still_one_object(environment: dict[str, str]) ->
     assert json.loads(process.stdout)["finish_reason"] == "interrupted"
 
 
-def test_a_closed_pipe_is_no_error(environment: dict[str, str]) -> None:
-    process = _endless(environment)
+@pytest.mark.parametrize("bias", [(), ("--logit-bias", f"{NEW_LINE}+1000")], ids=["text", "new lines only"])
+def test_a_closed_pipe_is_no_error(environment: dict[str, str], bias: tuple[str, ...]) -> None:
+    process = _endless(environment, *bias)
     assert process.stdout is not None and process.stderr is not None
-    process.stdout.read(4)
+    process.stdout.read(1)
     process.stdout.close()
     errors = process.stderr.read()
     assert process.wait(60) == 0
     assert errors == b""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_an_answer_is_good_though_its_figures_cannot_be_written(environment: dict[str, str]) -> None:
+    with open("/dev/full", "wb") as full:
+        process = subprocess.run(
+            [sys.executable, "-m", "specli", *tiny("hi")],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=full, env=environment, timeout=60,
+        )  # fmt: skip
+    assert process.returncode == 0
+    assert process.stdout.endswith(b"\n")
 
 
 def test_help_into_a_closed_pipe(environment: dict[str, str]) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from specli.cli import complete
 from specli.errors import UsageError
-from specli.ui.terminal import echo, json_text, with_fallbacks
+from specli.ui.terminal import echo, json_text, remark, with_fallbacks
 
 if TYPE_CHECKING:
     from specli.engine.fit import Fit
@@ -112,8 +112,7 @@ def _settings(profile: str | None, temp: float | None) -> Settings:
 
 def _say(line: str) -> None:
 
-    if sys.stderr is not None:
-        print(with_fallbacks(f"specli: {line}", sys.stderr), file=sys.stderr, flush=True)
+    remark(with_fallbacks(f"specli: {line}", sys.stderr))
 
 
 def _print_json(content: object) -> None:

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -75,9 +75,13 @@ def _invoke(args: list[str]) -> int:
 
 
 def _flush(code: int) -> int:
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.flush()
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    if sys.stderr is not None:
+        try:
+            sys.stderr.flush()
+        except OSError:  # notices that cannot be written are no failure
+            _mute(sys.stderr)
     return code
 
 
@@ -137,10 +141,10 @@ def _say(message: str, code: int) -> int:
     return code
 
 
-def _mute() -> None:
+def _mute(*streams: TextIO) -> None:
     """Nobody reads any more: what is still buffered goes nowhere, also when Python shuts down."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    for stream in (sys.stdout, sys.stderr):
+    for stream in streams or (sys.stdout, sys.stderr):
         try:
             os.dup2(nowhere, stream.fileno())
         except (AttributeError, OSError, ValueError):  # closed, or none at all

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +11,7 @@ import typer
 from specli.cli import complete
 from specli.cli.help import Groups, Sections
 from specli.errors import UsageError
-from specli.ui.terminal import echo, json_text, with_fallbacks
+from specli.ui.terminal import announcer, echo, json_text
 
 if TYPE_CHECKING:
     from specli.shelf import Shelved
@@ -104,9 +103,7 @@ def default(
     path = resolve_model(reference)
     named = reference if not Path(reference).expanduser().exists() else str(path.absolute())
     place = set_default(named)
-    print(
-        with_fallbacks(f"specli: the default model is {named} now (in {place})", sys.stderr), file=sys.stderr
-    )
+    announcer()(f"the default model is {named} now (in {place})")
 
 
 # -- the list --------------------------------------------------------------------------------------

@@ -70,9 +70,8 @@ class Text:
                 figures=self._figures, think=self._think,
             )  # fmt: skip
             self._readout, self._model, self._length = readout, stream.model, stream.live.prompt_length
-            readout.begin(stream.live)
             stack.enter_context(no_echo())
-            stack.callback(readout.end)
+            stack.enter_context(readout.showing(stream.live))
             for step in stream.steps():
                 readout.step(step)
 

@@ -7,7 +7,8 @@ shown while the answer comes.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
 from specli.chat.answer import Answer, Step
@@ -21,7 +22,7 @@ _NARROWEST = 20  # below that there is no room for figures
 
 
 class Readout:
-    """Shows one answer. Call `begin`, `step` for each Step, then `end`, also after an interruption.
+    """Shows one answer: `step` for each Step, inside of `showing`.
 
     `figures`: show them at all. `page`: set the text in words, on a terminal that can do it, as Markdown if
     `markdown`; else it is written as it is. `show_drafts`: colour what came from accepted drafts, unrendered.
@@ -82,6 +83,20 @@ class Readout:
             self._line = thinking + line(live_figures(self._answer, self._recent), room)
         self._view.write(step.spans, self._line if self._live else "")
 
+    @contextmanager
+    def showing(self, answer: Answer) -> Iterator[None]:
+        """From the beginning of a line to the figures under the answer, also after an interruption. Where the
+        text could not be written any more, nothing else is."""
+        self.begin(answer)
+        try:
+            yield
+        except OSError:
+            raise
+        except BaseException:
+            self.end()
+            raise
+        self.end()
+
     def end(self) -> None:
         """The answer is over: leave the figures as one dim line below it."""
         answer, view = self._answer, self._view
@@ -92,8 +107,9 @@ class Readout:
             width = terminal.columns(self._err) - 1 if terminal.is_terminal(self._err) else 1000
             text = line(final_figures(answer, self._methods), max(width, _NARROWEST), final=True)
             text = terminal.with_fallbacks(text, self._err)
-            self._err.write(terminal.styled(text, terminal.DIM, on=terminal.has_colour(self._err)) + "\n")
-            self._err.flush()
+            with suppress(OSError):  # the answer is whole without them
+                self._err.write(terminal.styled(text, terminal.DIM, on=terminal.has_colour(self._err)) + "\n")
+                self._err.flush()
 
     def _ready(self) -> bool:
         """Whether the figures are due again."""

@@ -226,12 +226,9 @@ class Chat:
         with terminal.no_echo():
             answer = self.model.ask(tokens, stop, self.dialogue.answers)
             self.dialogue.answers += 1
-            readout.begin(answer)
-            try:
+            with readout.showing(answer):
                 for step in answer:
                     readout.step(step)
-            finally:
-                readout.end()
         return answer
 
     def _after(self, answer: Answer) -> None:

@@ -8,7 +8,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
 from specli.chat.text import safe_for_terminal
@@ -61,10 +61,17 @@ def announcer(quiet: bool = False) -> Callable[[str], None]:
     """What prints notices to stderr, at once; nothing where it is to be quiet or there is no stderr."""
 
     def say(line: str) -> None:
-        if not quiet and sys.stderr is not None:
-            print(notice(line, sys.stderr), file=sys.stderr, flush=True)
+        if not quiet:
+            remark(notice(line, sys.stderr))
 
     return say
+
+
+def remark(line: str) -> None:
+    """Print a line to stderr, at once. What cannot be written there is left out: it is never worth an answer."""
+    if sys.stderr is not None:
+        with suppress(OSError):
+            print(line, file=sys.stderr, flush=True)
 
 
 def json_text(value: object, *, ascii_only: bool = False, indent: int | None = None) -> str:

@@ -69,18 +69,17 @@ def main() -> None:
     with Generator(Request(settings, args.model), lambda s: print(s, file=sys.stderr)) as generator:
         answer = generator.answer(generator.prompter.tokens([Message("user", PROMPT)]))
         readout = Readout(out, out, generator.methods, page=True, markdown=True)
-        readout.begin(answer)
         reading = worst = 0.0
-        for n, step in enumerate(answer):
-            began = time.thread_time()
-            readout.step(step)
-            took = time.thread_time() - began
-            if n == 0:
-                decoding = 0.0  # of the prompt
-                continue
-            reading += took
-            worst = max(worst, took)
-        readout.end()
+        with readout.showing(answer):
+            for n, step in enumerate(answer):
+                began = time.thread_time()
+                readout.step(step)
+                took = time.thread_time() - began
+                if n == 0:
+                    decoding = 0.0  # of the prompt
+                    continue
+                reading += took
+                worst = max(worst, took)
     cycles = answer.stats.cycles - 1
     print(answer.text, file=sys.stderr)
     print(
