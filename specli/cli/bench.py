@@ -166,15 +166,17 @@ def _measure(
 
 def _print(generator: Generator, result: Result, with_chart: bool) -> None:
     from specli.ui.chart import bars
-    from specli.ui.tables import table
+    from specli.ui.tables import echo_table
 
     prompts = len({run.workload for run in result.runs})
     echo(f"{_title(generator)}; {prompts} prompt{'s' if prompts > 1 else ''}")
     echo("")
     header = ("", "tok/s", "spread", "× plain", "95% interval", "accepted", "tok/cycle", "draft", "verify",
               "wasted", "first tok", "as plain")  # fmt: skip
-    for line in table(header, [_row(each) for each in result.summaries]):
-        echo(line)
+    echo_table(
+        header, [_row(each) for each in result.summaries],
+        spare=("wasted", "verify", "draft", "first tok", "tok/cycle", "spread", "accepted"),
+    )  # fmt: skip
     if result.by_category:
         echo("")
         _print_categories(result)
@@ -223,24 +225,30 @@ def _interval(ratio: Ratio | None) -> str:
 
 
 def _print_categories(result: Result) -> None:
-    from specli.ui.tables import table
+    """With intervals where the terminal has room for them."""
+    from specli.ui.tables import fits, table
 
     names = [each.contestant for each in result.summaries]
     kinds = list(dict.fromkeys(each.category for each in result.by_category))
-    cells = {(s.category, s.contestant): s for s in result.by_category}
-    rows = []
-    for kind in kinds:
-        row = [kind]
-        for name in names:
-            s = cells[kind, name]
-            ratio = s.ratio
-            value = "-" if ratio is None else f"{ratio.value:.3f}"
-            shown = _interval(ratio)
-            rate = "-" if s.tokens_per_second is None else f"{s.tokens_per_second:.2f} tok/s"
-            row.append(rate if name == "plain" else value if shown == "-" else f"{value} ({shown})")
-        rows.append(row)
-    for line in table(("× plain", *names), rows):
+    of = {(s.category, s.contestant): s for s in result.by_category}
+    for cell in (_with_interval, _without_interval):
+        rows = [[kind, *(cell(of[kind, name]) for name in names)] for kind in kinds]
+        lines = table(("× plain", *names), rows)
+        if fits(lines):
+            break
+    for line in lines:
         echo(line)
+
+
+def _with_interval(s: Summary) -> str:
+    shown = _interval(s.ratio)
+    return _without_interval(s) + ("" if s.contestant == "plain" or shown == "-" else f" ({shown})")
+
+
+def _without_interval(s: Summary) -> str:
+    if s.contestant == "plain":
+        return "-" if s.tokens_per_second is None else f"{s.tokens_per_second:.2f} tok/s"
+    return "-" if s.ratio is None else f"{s.ratio.value:.3f}"
 
 
 def _print_differences(result: Result) -> None:

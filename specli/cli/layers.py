@@ -148,7 +148,7 @@ def _find(plan: Plan, quiet: bool, as_json: bool) -> int:
 def _print(plan: Plan, found: Found, taken: float) -> None:
     from specli.engine.memory import gib
     from specli.pruned import as_text
-    from specli.ui.tables import percent, table
+    from specli.ui.tables import echo_table, percent
 
     chosen, f = found.chosen, found.figures
     echo(
@@ -161,8 +161,8 @@ def _print(plan: Plan, found: Found, taken: float) -> None:
          as_text(step.dropped))
         for step, speed in zip(found.steps, found.speeds)
     ]  # fmt: skip
-    for line in table(("left out", "same token", "min(p,q)", "× plain expected", "layers"), rows):
-        echo(line)
+    header = ("left out", "same token", "min(p,q)", "× plain expected", "layers")
+    echo_table(header, rows, spare=("layers", "min(p,q)"))
     echo("")
     echo(
         f"Left out: {as_text(chosen.layers)} ({len(chosen.layers)} of {chosen.blocks}). The copy without them takes "

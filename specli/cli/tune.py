@@ -189,7 +189,7 @@ def _write(
 
 def _print(generator: Generator, result: Tuning, rules: list[Rule], path: Path | None, taken: float) -> None:
     from specli.tune.verdict import on_layers
-    from specli.ui.tables import number, percent, table
+    from specli.ui.tables import echo_table, number, percent
 
     echo(f"{_title(generator)}; {taken:.0f} s")
     costs = result.costs
@@ -219,8 +219,8 @@ def _print(generator: Generator, result: Tuning, rules: list[Rule], path: Path |
              number(s.mean_accepted_length), number(s.draft_length, 1), str(s.n_pairs))
         )  # fmt: skip
     header = ("", "× plain", "95% interval", "accepted", "tok/cycle", "draft length", "runs")
-    for line in table(header, [("off", "1.000", "-", "-", "1.00", "-", "-"), *rows]):
-        echo(line)
+    off = ("off", "1.000", "-", "-", "1.00", "-", "-")
+    echo_table(header, [off, *rows], spare=("runs", "accepted", "draft length"))
     best = result.screened[0] if result.screened else None
     if best is not None:
         echo("")
