@@ -103,11 +103,21 @@ def test_every_setting_is_an_argument_of_its_type(typed: type, known: Mapping[st
         ({"raw": True, "system": "x"}, "--raw has no turns"),
         ({"profile": "cod"}, "code"),
         ({"parallel": 2}, "must be 1"),
+        ({"model": 3}, "model must be a text or a path, not 3"),
+        ({"model": b"m.gguf"}, "model must be a text or a path"),
+        ({"profile": 3}, "profile must be a text or a path, not 3"),
+        ({"chat_template_file": []}, "chat_template_file must be a text or a path, not []"),
     ],
 )
 def test_wrong_options_are_usage_errors(options: dict[str, Any], says: str) -> None:
     with pytest.raises(specli.UsageError, match=re.escape(says)):
         load(**options)
+
+
+@pytest.mark.parametrize("files", [3, "abc", b"abc", Path("abc")])
+def test_files_are_a_list(model: specli.Model, files: Any) -> None:
+    with pytest.raises(specli.UsageError, match="files must be a list of paths"):
+        model.answer("hi", files=files)
 
 
 @pytest.mark.parametrize(

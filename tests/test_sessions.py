@@ -21,8 +21,9 @@ from specli.chat.attached import Attached
 from specli.chat.conversation import Message
 from specli.chat.dialogue import Dialogue
 from specli.chat.keeper import Keeper
-from specli.chat.sessions import Session, Shelf, checked_name
+from specli.chat.sessions import Session, Shelf, cache_of, checked_name
 from specli.cli.loaded import Loaded
+from specli.cli.main import main
 from specli.core.decoding import sync
 from specli.engine.context import Context, ContextParams, Rollback
 from specli.engine.model import Model, ModelParams
@@ -539,3 +540,75 @@ def test_the_cache_of_another_setting_falls_back_to_decoding(tiny_draft: Path, s
             assert len(_answers(talk)) == 3
             talk.keeper.leave()
             shelf.write(name, replace(shelf.read(name), messages=shelf.read(name).messages[:4], answers=2))
+
+
+# -- in the shell -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
+    """Two conversations where specli keeps them, one with a cache, and a broken one."""
+    monkeypatch.setenv("SPECLI_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("SPECLI_CACHE_DIR", str(tmp_path / "cache"))
+    place = Shelf(tmp_path / "data" / "sessions")
+    place.folder.mkdir(parents=True)
+    for at, (name, question) in enumerate([("older", "What is \x1b[31mred?"), ("newer", "And blue?")]):
+        place.write(name, Session((Message("user", question), Message("assistant", "It is.")), "m", "f"))
+        os.utime(place.folder / f"{name}.json", (at, at))
+    (place.folder / "broken.json").write_text("{")
+    os.utime(place.folder / "broken.json", (9, 9))
+    cache_of("older").parent.mkdir(parents=True)
+    cache_of("older").write_bytes(b"state")
+    return place
+
+
+def test_sessions_are_listed_in_the_shell(kept: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sessions"]) == 0
+    broken, newer, older = capsys.readouterr().out.splitlines()
+    assert broken.startswith("broken · ") and "no session in it" in broken
+    assert newer.startswith("newer · 19") and newer.endswith(" · 1 turn · And blue?")
+    assert "What is" in older and "\x1b" not in older
+
+    assert main(["sessions", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows] == ["broken", "newer", "older"]
+    assert rows[0]["turns"] is None and "no session in it" in rows[0]["problem"]
+    assert rows[2] == {
+        "name": "older", "changed": "1970-01-01T00:00:00Z", "turns": 1, "title": "What is \x1b[31mred?",
+        "model": "m", "problem": None,
+    }  # fmt: skip
+
+
+def test_where_none_is_saved_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SPECLI_DATA_DIR", str(tmp_path / "nothing"))
+    assert main(["sessions"]) == 0
+    said = capsys.readouterr()
+    assert said.out == "" and "no conversation is saved" in said.err
+    assert main(["sessions", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_sessions_are_deleted_with_their_caches(kept: Shelf) -> None:
+    assert main(["sessions", "delete", "older", "broken", "older"]) == 0
+    assert kept.names() == ["newer"] and not cache_of("older").exists()
+    assert [path.name for path in kept.folder.iterdir()] == ["newer.json"]  # and no lock stays
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("olde", "did you mean older?"), ("../m", "cannot name a session"), ("open", "is open in")],
+)
+def test_all_stay_if_one_cannot_be_deleted(
+    kept: Shelf, capsys: pytest.CaptureFixture[str], name: str, says: str
+) -> None:
+    kept.write("open", kept.read("newer"))
+    before = sorted(kept.names())
+    lock = kept.lock("open")
+    try:
+        assert main(["sessions", "delete", "older", name]) == 1
+    finally:
+        lock.release()
+    assert says in capsys.readouterr().err
+    assert sorted(kept.names()) == before and cache_of("older").exists()

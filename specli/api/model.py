@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from specli.api import options as names
 from specli.api.answer import Answer, Figures, figures_of
-from specli.api.question import Files, Turns, question
+from specli.api.question import Files, Turns, path_of, question
 from specli.api.stream import Stream
 from specli.chat.conversation import Prompter
 from specli.chat.dialogue import room
@@ -55,9 +55,9 @@ def load(
     Raises UsageError for options that cannot be meant, ModelFileError, MemoryShortage and other kinds of
     SpecliError where the model cannot be had.
     """
-    asked = {"model": None if model is None else os.fspath(model), **names.given(options)}
-    template = None if chat_template_file is None else Path(chat_template_file)
-    order = Order(asked, os.fspath(profile), template, raw, verbose, use_tuned=use_tuned)
+    asked = {"model": None if model is None else path_of("model", model), **names.given(options)}
+    template = None if chat_template_file is None else Path(path_of("chat_template_file", chat_template_file))
+    order = Order(asked, path_of("profile", profile), template, raw, verbose, use_tuned=use_tuned)
     return open_model(order, order.settings(), on_notice)
 
 

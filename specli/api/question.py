@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,7 +45,9 @@ class Question:
 def question(prompt: str | Turns, files: Files = ()) -> Question:
     """What was asked by a program. Files go before the text. Raises UsageError for turns that are none,
     SpecliError for a file that cannot be read."""
-    attached = tuple(read_attached(Path(file)) for file in files)
+    if isinstance(files, (str, bytes, os.PathLike)) or not isinstance(files, Iterable):
+        raise UsageError(f'files must be a list of paths, such as ["a.txt"], not {files!r}')
+    attached = tuple(read_attached(Path(path_of("files", file))) for file in files)
     if isinstance(prompt, str):
         return Question(Given("", attached, prompt))
     try:
@@ -53,6 +55,15 @@ def question(prompt: str | Turns, files: Files = ()) -> Question:
     except ValueError as error:
         raise UsageError(f"the prompt {error}") from error
     return of_turns(turns, attached)
+
+
+def path_of(name: str, value: object) -> str:
+    """`value` as a path. Raises UsageError, naming the argument, for what is none."""
+    if isinstance(value, (str, os.PathLike)):
+        path = os.fspath(value)
+        if isinstance(path, str):
+            return path
+    raise UsageError(f"{name} must be a text or a path, not {value!r}")
 
 
 def of_turns(turns: Sequence[Message], files: tuple[Attached, ...] = (), stdin: str = "") -> Question:

@@ -18,7 +18,7 @@ from specli.chat.conversation import Message
 from specli.chat.dialogue import Dialogue
 from specli.chat.locks import Lock
 from specli.errors import SessionError
-from specli.paths import write_atomic
+from specli.paths import cache_dir, write_atomic
 
 FORMAT = 1
 _LARGEST = 64 << 20  # bytes; a session is text
@@ -74,6 +74,18 @@ class Listed:
     session: Session | None = None
     problem: str = ""
 
+    @property
+    def when(self) -> str:
+        """When it was changed, in local time."""
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(self.changed))
+
+    @property
+    def about(self) -> str:
+        """How long it is and how it began, or why it cannot be read."""
+        if self.session is None:
+            return self.problem
+        return f"{self.session.turns} turn{'s' if self.session.turns != 1 else ''} · {self.session.title}"
+
 
 def checked_name(name: str) -> str:
     """`name`, normalised, if it can be a file's everywhere. Raises SessionError that says what can."""
@@ -104,8 +116,8 @@ class Shelf:
                         found.append((entry.stat().st_mtime, entry.name.removesuffix(".json")))
         return [name for _, name in sorted(found, reverse=True)]
 
-    def listing(self, most: int) -> list[Listed]:
-        """The `most` latest ones, broken ones too."""
+    def listing(self, most: int | None = None) -> list[Listed]:
+        """The `most` latest ones, or all, broken ones too."""
         return [self._listed(name) for name in self.names()[:most]]
 
     def newest(self) -> str | None:
@@ -146,7 +158,7 @@ class Shelf:
         near = get_close_matches(name, names, 1, 0.5) or [each for each in names if each.startswith(name)][:1]
         if near:
             return f"; did you mean {near[0]}?"
-        return "; /sessions lists them" if names else "; none is saved yet"
+        return "; `specli sessions` lists them" if names else "; none is saved yet"
 
     def exists(self, name: str) -> bool:
         """Whether there is such a file, readable or not."""
@@ -182,10 +194,29 @@ class Shelf:
             lock.release()
         raise SessionError(f"{self.folder}: no name is left for a new session")
 
+    def lock_present(self, name: str) -> Lock:
+        """As `lock`, of one that there is. Raises SessionError, too, where there is none."""
+        if not self.exists(checked_name(name)):
+            raise SessionError(f"no session {name}{self._near(name)}")
+        return self.lock(name)
+
+    def delete(self, name: str) -> None:
+        """Raises SessionError where it cannot be."""
+        path = self.folder / f"{checked_name(name)}.json"
+        try:
+            os.unlink(path)
+        except OSError as error:
+            raise SessionError(f"{path}: {error.strerror or error}") from error
+
     def remove(self, name: str) -> None:
         """Remove one that goes by another name now."""
         with suppress(OSError):
             os.unlink(self.folder / f"{name}.json")
+
+
+def cache_of(name: str) -> Path:
+    """Where the state of the caches after the session `name` is kept, if it is."""
+    return cache_dir() / "sessions" / f"{name}.cache"
 
 
 def _regular(path: str, flags: int) -> int:

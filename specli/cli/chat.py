@@ -14,11 +14,12 @@ import typer
 
 from specli.cli import complete
 from specli.cli.options import Shared, shared_options
+from specli.cli.sessions import shelf
 from specli.errors import SessionError, UsageError
 from specli.ui.think import Think
 
 if TYPE_CHECKING:
-    from specli.chat.sessions import Session, Shelf
+    from specli.chat.sessions import Session
     from specli.cli.loaded import Loaded
     from specli.ui.repl import Chat, Screen
 
@@ -76,7 +77,7 @@ def chat(
         with closing(Loaded(shared.order(), settings, say)) as model:
             if show_drafts and not terminal.can_move(screen.out):
                 screen.complain("--show-drafts shows nothing here: standard output is no capable terminal")
-            talk = Chat(model, screen, Keeper(_shelf(), saving=not no_save), think=think)
+            talk = Chat(model, screen, Keeper(shelf(), saving=not no_save), think=think)
             talk.dialogue.system, talk.dialogue.raw = settings.system, model.raw
             if not shared.quiet:
                 _greet(model, screen)
@@ -96,24 +97,17 @@ class _Earlier:
     session: Session
 
 
-def _shelf() -> Shelf:
-    from specli.chat.sessions import Shelf
-    from specli.paths import data_dir
-
-    return Shelf(data_dir() / "sessions")
-
-
 def _earlier(go_on: bool, resume: str | None) -> _Earlier | None:
     """The conversation to go on with, read before a model is loaded for it."""
     if go_on and resume is not None:
         raise UsageError("--continue and --resume are both given; leave one of them out")
     if not go_on and resume is None:
         return None
-    shelf = _shelf()
-    name = shelf.newest() if resume is None else resume
+    place = shelf()
+    name = place.newest() if resume is None else resume
     if name is None:
         raise SessionError("no conversation is saved yet, so there is none to go on with")
-    return _Earlier(name, shelf.read(name))
+    return _Earlier(name, place.read(name))
 
 
 def _as_then(shared: Shared, session: Session) -> Shared:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from specli import profiles
@@ -14,6 +13,7 @@ from specli.casting import CastList
 from specli.chat.answer import Answer
 from specli.chat.conversation import Message
 from specli.chat.dialogue import room
+from specli.chat.sessions import cache_of
 from specli.engine.memory import available_bytes
 from specli.engine.saved import (
     CacheState,
@@ -28,7 +28,6 @@ from specli.engine.saved import (
 )
 from specli.errors import SessionError, SpecliError, UsageError
 from specli.opening import Order, is_raw, open_generator
-from specli.paths import cache_dir
 from specli.profiles import Key, Settings
 from specli.rules import sampling_params
 from specli.ui.setting import CHANGEABLE
@@ -224,7 +223,7 @@ class Loaded:
         size = size_of(self._generator.target)
         if size > _SLOW:
             self._say(f"keeping what was decoded, {size >> 20} MiB…")
-        path = _cache_file(name)
+        path = cache_of(name)
         try:
             write_state(path, take(self._generator.target), self._key())
         except SpecliError as error:
@@ -246,7 +245,7 @@ class Loaded:
 
     def forget_cache(self, name: str) -> None:
         with suppress(OSError):
-            _cache_file(name).unlink()
+            cache_of(name).unlink()
 
     def recall_cache(self, name: str) -> list[str]:
         target = self._generator.target
@@ -254,7 +253,7 @@ class Loaded:
             problem = unsavable(target)
             if problem:
                 raise SessionError(problem)
-            state = read_state(_cache_file(name), self._key())
+            state = read_state(cache_of(name), self._key())
             if state is None:
                 return self._differs("no cache was kept") if self.settings.fixed_width else []
             if not give(target, state):
@@ -291,7 +290,3 @@ def _at_load(key: Key) -> bool:
 
 def _value(settings: Settings, key: Key) -> object:
     return getattr(settings, key.attribute)
-
-
-def _cache_file(name: str) -> Path:
-    return cache_dir() / "sessions" / f"{name}.cache"

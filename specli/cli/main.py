@@ -11,7 +11,20 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from specli import __version__, lastwords
-from specli.cli import bench, chat, check_draft, doctor, explain, export, layers, models, profiles, run, tune
+from specli.cli import (
+    bench,
+    chat,
+    check_draft,
+    doctor,
+    explain,
+    export,
+    layers,
+    models,
+    profiles,
+    run,
+    sessions,
+    tune,
+)
 from specli.cli.help import Groups, Sections
 from specli.errors import SpecliError
 from specli.interrupts import end_on_sigterm
@@ -29,6 +42,7 @@ app.command("export", cls=Sections)(export.export)
 app.command("explain", cls=Sections)(explain.explain)
 app.add_typer(profiles.app, name="profiles")
 app.add_typer(models.app, name="models")
+app.add_typer(sessions.app, name="sessions")
 
 
 def _version(wanted: bool) -> None:

@@ -201,6 +201,20 @@ MANUALS: Mapping[str, Manual] = {
         ),
         (*_SCREEN, "SPECLI_DEBUG"),
     ),
+    "sessions": Manual(
+        (
+            Row("specli sessions", "list them, the latest first"),
+            Row("specli chat --resume NAME", "go on with one"),
+            Row("specli sessions delete NAME", "delete one, and its cache"),
+        ),
+        ("SPECLI_DATA_DIR", "SPECLI_CACHE_DIR"),
+        ("DATA/sessions/*.json",),
+    ),
+    "sessions delete": Manual(
+        (Row("specli sessions delete NAME NAME", "none of them, if one is open or not there"),),
+        ("SPECLI_DATA_DIR", "SPECLI_CACHE_DIR"),
+        ("DATA/sessions/*.json",),
+    ),
     "models": Manual(
         (
             Row("specli models", "what lies on the disk, and what could draft for what"),

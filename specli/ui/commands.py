@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -203,13 +202,11 @@ def _sessions(chat: Chat, _: str) -> None:
     if not found:
         chat.screen.say("no conversation is saved yet")
     for each in found:
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(each.changed))
         here = " (this one)" if each.name == chat.keeper.name else ""
         if each.session is None:
             chat.screen.complain(each.problem)
             continue
-        turns = f"{each.session.turns} turn{'s' if each.session.turns != 1 else ''}"
-        chat.screen.say(f"{each.name}{here} · {when} · {turns} · {each.session.title}")
+        chat.screen.say(f"{each.name}{here} · {each.when} · {each.about}")
     more = len(chat.keeper.shelf.names()) - len(found)
     if more > 0:
         chat.screen.say(f"and {more} older ones in {chat.keeper.shelf.folder}")
