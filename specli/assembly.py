@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +17,7 @@ from specli.core.decoding import Rules, common_prefix
 from specli.core.noise import derive, entropy_seed
 from specli.core.pacing import CPU_SHAPE, GPU_SHAPE, Costs, FixedPacer, Pacer, ProfitPacer
 from specli.core.types import Drafter
-from specli.costs import costs_key, recall_costs
+from specli.costs import WidthCosts, costs_key, learned, recall_costs, remember_costs
 from specli.drafters.grammar import GrammarDrafter
 from specli.drafters.history import HistoryDrafter
 from specli.drafters.neural import NeuralDrafter, Voice
@@ -37,6 +37,7 @@ from specli.rules import open_grammar, sampling_params
 from specli.tuned import Watch
 
 __all__ = ["Generator", "Request"]
+_OFTEN = 3  # decodes of a width, or drafts, from which their cost is known well enough to be kept
 
 
 class Generator:
@@ -50,17 +51,19 @@ class Generator:
         self._say = say
         self._stack = ExitStack()
         self._answers = 0
-        self._ratios: dict[str, float] = {}  # of the files, which stay as they are
+        self._ratios: dict[tuple[str, bool], float] = {}  # of a method, seeded or not: files stay as they are
         self._last_answer: Answer | None = None
         self._watch = Watch(request.tuned) if request.tuned is not None else None
         seed = self.settings.seed
         self.seeded = seed is not None
         self.seed: int = entropy_seed() if seed is None else seed
+        self._loaded = False
         try:
             self._load()
         except BaseException:
             self.close()
             raise
+        self._loaded = True
 
     def _notice(self, text: str) -> None:
         if text not in self.notices:
@@ -117,25 +120,50 @@ class Generator:
     def _open_pacer(self) -> Pacer:
         if self.settings.fixed:
             return FixedPacer()
-        stored = self.stored_costs
-        shape = stored.shape if stored else GPU_SHAPE if self.on_gpu else CPU_SHAPE
-        costs = Costs(shape, frozen=self.seeded, measured=stored is not None)
+        shape, stored = GPU_SHAPE if self.on_gpu else CPU_SHAPE, self._known_costs()
+        if stored is None:
+            costs = Costs(shape, frozen=self.seeded)
+        elif stored.by_run:
+            costs = Costs(shape, learned=stored.shape)
+        else:
+            costs = Costs(stored.shape, frozen=self.seeded, measured=True)
         return ProfitPacer(costs, self.settings.fixed_width, self._step_ratios())
+
+    def _known_costs(self) -> WidthCosts | None:
+        """What decodes cost here, as kept. A seeded run must repeat, so it takes no heed of what others learned."""
+        stored = self.stored_costs
+        return None if stored is not None and stored.by_run and self.seeded else stored
+
+    def _keep_costs(self) -> None:
+        """The next run begins with what this one learned of costs, unless they were measured for their own sake."""
+        pacer = self.pacer
+        if not isinstance(pacer, ProfitPacer) or pacer.costs.frozen or self.settings.fixed_width is not None:
+            return
+        steps = {}
+        for method, seconds in pacer.learned_steps(_OFTEN).items():
+            file = self.draft_file(method)
+            if file is not None:
+                steps[read_header(file).fingerprint] = seconds
+        costs = learned(pacer.costs.seen(_OFTEN), steps, self.stored_costs)
+        if costs is not None:
+            remember_costs(costs_key(self.target, self.on_gpu), costs)
 
     def _step_ratios(self) -> dict[str, float]:
         """What a draft token costs relative to the target's, by method: as measured, else as its bytes say."""
         for method in self._wanted:
-            ratio = None if method in self._ratios else self._step_ratio(method)
+            ratio = None if (method, self.seeded) in self._ratios else self._step_ratio(method)
             if ratio is not None:
-                self._ratios[method] = ratio
-        return {method: self._ratios[method] for method in self._wanted if method in self._ratios}
+                self._ratios[method, self.seeded] = ratio
+        found = {method: self._ratios.get((method, self.seeded)) for method in self._wanted}
+        return {method: ratio for method, ratio in found.items() if ratio is not None}
 
     def _step_ratio(self, method: str) -> float | None:
         file = self.draft_file(method)
         if file is None and method != "draft-mtp":
             return None
         draft = read_header(file) if file else self.model.header
-        measured = self.stored_costs.step(draft.fingerprint) if file and self.stored_costs else None
+        known = self._known_costs()
+        measured = known.step(draft.fingerprint) if file and known else None
         return step_ratio(self.model.header, draft, method == "draft-mtp") if measured is None else measured
 
     def _open_drafters(self) -> list[Drafter]:
@@ -278,6 +306,10 @@ class Generator:
 
     def close(self) -> None:
         """Free everything in the right order. Safe to call twice."""
+        if self._loaded:
+            self._loaded = False
+            with suppress(SpecliError, OSError):  # a draft's file may be gone
+                self._keep_costs()
         self._stack.close()
 
     def __enter__(self) -> Generator:

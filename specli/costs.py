@@ -25,18 +25,21 @@ from specli.errors import SpecliError
 WIDTHS = (*range(1, 18), 24, 32, 33, 48, 64)
 _COARSE_FIRST = (1, 2, 4, 8, 16, 64, 32, 3, 5, 6, 7, 12, 17, 24, 33, 48, 9, 10, 11, 13, 14, 15)
 """All of WIDTHS, in the order in which they say most where time runs out."""
+_LEAST_WIDTHS = 3  # fewer are no shape
 
 
 @dataclass(frozen=True, slots=True)
 class WidthCosts:
     """`seconds` of a decode by width. `steps`: seconds of one drafted token, by the draft's fingerprint.
 
-    `spread`: how far equal decodes differed, slow ones over fast ones; near 1 on a quiet machine.
+    `spread`: how far equal decodes differed, slow ones over fast ones; near 1 on a quiet machine. `by_run`: not
+    measured for their own sake, but what a run learned on the way.
     """
 
     seconds: Mapping[int, float]
     steps: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     spread: float = 1.0
+    by_run: bool = False
 
     @property
     def shape(self) -> Mapping[int, float]:
@@ -130,6 +133,26 @@ def rising(seconds: Mapping[int, float]) -> dict[int, float]:
     return {width: level.seconds for level in levels for width in level.widths}
 
 
+def learned(
+    seen: Mapping[int, float], steps: Mapping[str, float], before: WidthCosts | None
+) -> WidthCosts | None:
+    """What a run learned, over what was known `before`; None where it is no more than that, or not comparable.
+
+    `seen`: seconds by width. `steps`: seconds of a drafted token, by the draft's fingerprint.
+    """
+    if 1 not in seen or (before is not None and not before.by_run):
+        return None
+    one = seen[1]
+    old = {} if before is None else {width: one * cost for width, cost in before.shape.items()}
+    old_steps = (
+        {} if before is None else {name: one * s / before.seconds[1] for name, s in before.steps.items()}
+    )
+    seconds = {**old, **seen}
+    if len(seconds) < _LEAST_WIDTHS:
+        return None
+    return WidthCosts(rising(seconds), {**old_steps, **steps}, by_run=True)
+
+
 # -- remembered ------------------------------------------------------------------------------------
 
 
@@ -169,13 +192,16 @@ def recall_costs(key: str) -> WidthCosts | None:
             and len(seconds) > 2
             and all(0 < s < 1e6 for s in [*seconds.values(), *steps.values()])
         )
-        return WidthCosts(seconds, steps, float(kept["spread"])) if good else None
+        return WidthCosts(seconds, steps, float(kept["spread"]), kept.get("by_run") is True) if good else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def remember_costs(key: str, costs: WidthCosts) -> None:
     """Keep a measurement; where that fails, the next run starts from a general shape instead."""
-    kept = {"key": key, "seconds": dict(costs.seconds), "steps": dict(costs.steps), "spread": costs.spread}
+    kept = {
+        "key": key, "seconds": dict(costs.seconds), "steps": dict(costs.steps), "spread": costs.spread,
+        "by_run": costs.by_run,
+    }  # fmt: skip
     with suppress(SpecliError):
         paths.write_atomic(paths.cache_dir() / _file(key), json.dumps(kept))

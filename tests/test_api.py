@@ -28,9 +28,8 @@ TEMPLATE = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}[
 
 
 def load(**options: Any) -> specli.Model:
-    return specli.load(
-        TINY, **{"threads": 1, "no_repack": True, "ctx_size": 512, "max_tokens": 16, **options}
-    )
+    usual = {"model": TINY, "threads": 1, "no_repack": True, "ctx_size": 512, "max_tokens": 16}
+    return specli.load(**{**usual, **options})
 
 
 @pytest.fixture(scope="module")

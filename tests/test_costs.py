@@ -10,10 +10,19 @@ import pytest
 
 from specli import profiles
 from specli.assembly import Generator, Request
-from specli.core.pacing import CPU_SHAPE, ProfitPacer
+from specli.core.pacing import CPU_SHAPE, Costs, ProfitPacer
 from specli.core.table_model import TableModel
 from specli.core.types import Logits
-from specli.costs import WIDTHS, WidthCosts, costs_key, measure_widths, recall_costs, remember_costs, rising
+from specli.costs import (
+    WIDTHS,
+    WidthCosts,
+    costs_key,
+    learned,
+    measure_widths,
+    recall_costs,
+    remember_costs,
+    rising,
+)
 
 
 class Timed(TableModel):
@@ -119,3 +128,67 @@ def test_the_pacer_starts_from_what_is_kept(
         assert generator.pacer._step("draft-model") == pytest.approx(0.3)
     with load(threads=2) as generator:
         assert generator.stored_costs is None  # other threads, other costs
+
+
+# -- what runs learn on the way -------------------------------------------------------------------
+
+
+def test_a_run_adds_what_it_learned_to_what_runs_before_it_did() -> None:
+    assert learned({1: 0.1, 2: 0.2}, {}, None) is None  # two widths are no shape
+    assert learned({2: 0.2, 3: 0.3, 4: 0.4}, {}, None) is None  # nothing to compare with
+    first = learned({1: 0.1, 2: 0.2, 5: 0.4}, {"draft": 0.03}, None)
+    assert first == WidthCosts({1: 0.1, 2: 0.2, 5: 0.4}, {"draft": 0.03}, by_run=True)
+    busier = learned({1: 0.2, 5: 1.0}, {}, first)
+    assert busier is not None and busier.shape == pytest.approx({1: 1.0, 2: 2.0, 5: 5.0})
+    assert busier.step("draft") == pytest.approx(0.3)
+    measured = WidthCosts({1: 0.1, 2: 0.2, 5: 0.4})
+    assert learned({1: 0.1, 2: 0.3, 3: 0.4}, {}, measured) is None  # tune's figures stand
+
+
+def test_a_general_shape_is_bent_to_what_was_learned() -> None:
+    steep = {1: 1.0, 2: 1.9, 4: 3.7}
+    costs = Costs(CPU_SHAPE, learned=steep)
+    assert costs.known and costs.reach == 8
+    costs.learn(1, 0.5)
+    table = costs.table(64)
+    assert [table[w] / 0.5 for w in steep] == pytest.approx(list(steep.values()))
+    assert table[8] / 0.5 > 1.5 * CPU_SHAPE[8] and table[64] > table[8]
+
+
+def test_the_next_run_begins_with_what_this_one_learned(
+    tiny_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECLI_CACHE_DIR", str(tmp_path))
+
+    def load(**given: object) -> Generator:
+        flags = {"threads": 1, "no-repack": True, "ctx-size": 512, "spec-type": "ngram-simple"}
+        return Generator(Request(profiles.resolve(profiles.load("auto"), {**flags, **given}), tiny_draft))
+
+    def costs(generator: Generator) -> Costs:
+        assert isinstance(generator.pacer, ProfitPacer)
+        return generator.pacer.costs
+
+    with load() as generator:
+        assert not costs(generator).known
+        for width in (1, 2, 5):
+            for _ in range(3):
+                costs(generator).learn(width, 0.01 * (0.9 * width + 0.1))
+    with load() as generator:
+        assert costs(generator).known
+        assert costs(generator).table(5)[5] == pytest.approx(4.6)
+    with load(seed=1) as generator:  # must repeat, whatever ran before
+        assert costs(generator).table(5)[5] == pytest.approx(CPU_SHAPE[5])
+
+
+@pytest.mark.parametrize("flags", [{"fixed": True}, {"exact": True}, {"seed": 1}])
+def test_a_run_that_learns_no_costs_keeps_none(
+    flags: dict[str, object], tiny_draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECLI_CACHE_DIR", str(tmp_path))
+    settings = profiles.resolve(
+        profiles.load("auto"), {"threads": 1, "no-repack": True, "ctx-size": 512, **flags}
+    )
+    with Generator(Request(settings, tiny_draft)) as generator:
+        for _ in generator.answer(list(range(20, 60))):
+            pass
+    assert not list(tmp_path.glob("widths-*"))

@@ -20,8 +20,15 @@ class Costs:
     KEEP = 9  # the median of so many latest decodes is robust, and follows a deepening context
     OPTIMISM = 0.9  # an unused width is taken to be a little cheaper than estimated, so that it gets used
 
-    def __init__(self, shape: Mapping[int, float], frozen: bool = False, measured: bool = False) -> None:
-        """`measured`: the shape was measured with this model on this machine."""
+    def __init__(
+        self,
+        shape: Mapping[int, float],
+        frozen: bool = False,
+        measured: bool = False,
+        learned: Mapping[int, float] | None = None,
+    ) -> None:
+        """`measured`: the shape was measured with this model on this machine. `learned`: relative costs of some
+        widths that an earlier run learned here; the shape is bent to them."""
         self._shape = sorted(shape.items())
         self.frozen = frozen
         self.known = frozen or measured
@@ -29,6 +36,18 @@ class Costs:
         self._times: dict[int, deque[float]] = {}
         self._table: list[float] = []
         self._learned = 0
+        if learned:
+            self._bend(learned)
+
+    def _bend(self, learned: Mapping[int, float]) -> None:
+        for width, cost in learned.items():
+            self._times[width] = deque([cost], maxlen=self.KEEP)
+        most = max(*(width for width, _ in self._shape), *learned)
+        bent = self._estimates(most)
+        widths = {width for width, _ in self._shape} | set(learned)
+        self._shape = [(width, bent[width]) for width in sorted(widths)]
+        self._times = {}
+        self.known, self._widest = True, max(self._widest, *learned)
 
     def learn(self, width: int, seconds: float) -> None:
         """A decode of `width` rows took `seconds`."""
@@ -50,6 +69,10 @@ class Costs:
         """The median of the latest decodes of `width`, in seconds; None if there were none."""
         times = self._times.get(width)
         return median(times) if times else None
+
+    def seen(self, least: int) -> dict[int, float]:
+        """The median seconds of every width that was decoded at least `least` times in this run."""
+        return {width: median(times) for width, times in self._times.items() if len(times) >= least}
 
     def table(self, width: int) -> Sequence[float]:
         """Estimated seconds by width, for widths 1 to at least `width` at their index."""

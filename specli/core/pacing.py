@@ -282,6 +282,10 @@ class ProfitPacer:
         times = self._steps.get(method)
         return median(times) if times else self._expected_steps.get(method, 0.25) * self.costs.table(1)[1]
 
+    def learned_steps(self, least: int) -> dict[str, float]:
+        """Seconds of a draft token by method, of those that drafted at least `least` times."""
+        return {name: median(times) for name, times in self._steps.items() if len(times) >= least}
+
     def _rate(self) -> float:
         """Tokens per second: what the run does, and no less than what plain decoding would."""
         plain = 1.0 / self._verify_costs(1)[1]
