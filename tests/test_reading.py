@@ -3,6 +3,7 @@ what is on the screen in the end, models whose every byte is known."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -10,14 +11,18 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from emulator import Emulator
 from keyboarding import CTRL_C, CTRL_D, PROMPT, Terminal
 from parrot import OPENED, THINKING, parrot, pieces
 
+from specli.core.stats import Stats
 from specli.ui.inline import Palette, plain
 from specli.ui.markdown import Markdown
+from specli.ui.readout import Readout
 
 VERSE = """## Verse
 
@@ -329,6 +334,31 @@ def test_accepted_drafts_in_the_colours_of_their_methods(chat: Callable[..., Wat
 
 
 # -- names --------------------------------------------------------------------------------------
+
+
+def test_a_dumb_terminal_hears_once_that_a_prompt_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Dumb(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "dumb")
+    out, err, now = io.StringIO(), Dumb(), [0.0]
+    readout = Readout(out, err, (), clock=lambda: now[0])
+    answer: Any = SimpleNamespace(stats=Stats())
+    readout.begin(answer)
+    for done in range(0, 900, 100):  # a second each
+        readout.reading(done, 1000)
+        now[0] += 1.0
+    assert err.getvalue() == "specli: reading the prompt, 300 of 1000 tokens so far\n"
+    assert out.getvalue() == ""
+
+    quiet = Dumb()
+    readout = Readout(out, quiet, (), figures=False, clock=lambda: now[0])
+    readout.begin(answer)
+    for done in (0, 500):
+        readout.reading(done, 1000)
+        now[0] += 9.0
+    assert quiet.getvalue() == ""
 
 
 def test_names_of_files_and_models_steer_nothing(home: Path) -> None:

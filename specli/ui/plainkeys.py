@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 
 from specli.ui import terminal
@@ -19,6 +23,7 @@ class PlainKeys:
         while True:
             try:
                 self._show(self._mark)
+                _wait_for_input()
                 line = sys.stdin.buffer.readline()
             except KeyboardInterrupt:
                 self._show("\n")
@@ -32,3 +37,21 @@ class PlainKeys:
         if self._out is not None:
             self._out.write(text)
             self._out.flush()
+
+
+def _wait_for_input() -> None:
+    """Until there is a line to read, or a signal. One that comes between Python's last look for signals and the
+    beginning of a read would be heard only after the next line; here it wakes the waiting."""
+    if os.name == "nt" or threading.current_thread() is not threading.main_thread():
+        return
+    woken, wake = os.pipe()
+    try:
+        os.set_blocking(wake, False)
+        before = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        try:
+            select.select([sys.stdin, woken], [], [])
+        finally:
+            signal.set_wakeup_fd(before)
+    finally:
+        os.close(woken)
+        os.close(wake)

@@ -18,6 +18,7 @@ from specli.ui.think import Think
 from specli.ui.views import PageView, PlainView, View
 
 _PERIOD = 0.125  # seconds between two updates of the figures
+_PATIENCE = 3.0  # seconds without a sign of life
 _NARROWEST = 20  # below that there is no room for figures
 
 
@@ -52,6 +53,8 @@ class Readout:
         self._view: View | None = None
         self._line = ""  # what the live line says
         self._due = 0.0
+        self._began: float | None = None  # when the prompt was first heard of
+        self._said_reading = False
 
     def begin(self, answer: Answer) -> None:
         """An answer starts at the beginning of a line."""
@@ -70,6 +73,18 @@ class Readout:
         if self._live and self._ready():
             self._line = f"reading the prompt · {done} of {total} tokens"
             self._view.write((), self._line)
+        elif not self._live and self._figures and terminal.is_terminal(self._err):
+            self._say_reading(done, total)
+
+    def _say_reading(self, done: int, total: int) -> None:
+        """Where no line can be redrawn: once, if it takes long."""
+        if self._began is None:
+            self._began = self._clock()
+        elif not self._said_reading and self._clock() - self._began >= _PATIENCE:
+            self._said_reading = True
+            said = terminal.notice(f"reading the prompt, {done} of {total} tokens so far", self._err)
+            self._err.write(said + "\n")
+            self._err.flush()
 
     def step(self, step: Step) -> None:
         """Write what a step adds."""
