@@ -43,7 +43,7 @@ def _cycles(answer: Answer) -> list[str]:
     lines: list[str] = []
     if stats.verify_share is not None and stats.draft_share is not None:
         shares = f"{100 * stats.verify_share:.0f}% verify, {100 * stats.draft_share:.0f}% draft"
-        lines.append(f"  time: {shares}; {stats.wasted} draft tokens wasted")
+        lines.append(f"  time: {shares}; draft tokens wasted: {stats.wasted}")
     if stats.widths:
         shown = [f"{width}: {count}" for width, count in sorted(stats.widths.items())]
         lines.append("  decodes by width: " + "  ".join(shown))
