@@ -36,7 +36,7 @@ STEP = 256  # tokens of context that count as equal depth
 
 @dataclass(frozen=True)
 class Turn:
-    """One turn: tokens of context at its start, tokens emitted, seconds of decoding, bytes held after it."""
+    """One turn: tokens of context at its start, tokens emitted, seconds of processor time, bytes held after it."""
 
     depth: int
     tokens: int
@@ -55,13 +55,15 @@ def soak(g: Generator, folder: Path, tokens: int, every: int) -> list[Turn]:
         dialogue.ask(QUESTIONS[len(turns) % len(QUESTIONS)])
         prompt = dialogue.prompt(g.prompter.tokens, g.target.n_ctx, left)
         answer = g.answer(prompt.tokens)
+        began = time.process_time()  # of one thread: whatever else the machine does
         for _ in answer:
             pass
+        spent = time.process_time() - began
         assert list(g.target.tokens) == answer.history[: len(g.target.tokens)]
         said = tuple(t for t in answer.tokens if t not in g.model.vocab.ends)
         dialogue.answer(Message("assistant", answer.text, said))
         memory = process.memory_info().rss
-        turns.append(Turn(answer.prompt_length, answer.stats.generated, answer.stats.total_s, memory))
+        turns.append(Turn(answer.prompt_length, answer.stats.generated, spent, memory))
         if len(turns) % every == 0:
             dialogue = _there_and_back(g, shelf, dialogue, fingerprint, folder / "cache", key)
     return turns
