@@ -39,6 +39,8 @@ class Acceptance:
 
     DECAY = 0.99  # forgets with a half-life of about 70 observations of the class
     WEIGHT = 8.0  # observations that the prior is worth
+    CAUTION = 1.5  # rejections of copies expected at first, over what the prior foretells: a draft that is not
+    # used is judged all the same, so waiting for proof costs little, and early texts repeat least
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, int], list[float]] = {}
@@ -57,7 +59,7 @@ class Acceptance:
         """
         match = min(match, _LONGEST)
         seen, foretold = self._misses.get(method, (0.0, 0.0))
-        scale = (seen + self.WEIGHT) / (foretold + self.WEIGHT)
+        scale = (seen + self.CAUTION * self.WEIGHT) / (foretold + self.WEIGHT)
         return self.rate(method, _MATCH_BUCKETS[match], 1.0 - min(0.95, scale * _MATCH_HAZARDS[match]))
 
     def learn_match(self, method: str, match: int, accepted: bool) -> None:
