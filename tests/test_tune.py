@@ -168,12 +168,14 @@ def test_a_budget_too_short_to_tell_is_off() -> None:
 # -- the choice -----------------------------------------------------------------------------------
 
 
-def standings_of(**speeds: float) -> list[object]:
-    """Candidates by name with their speed over plain's, on four prompts each."""
+def standings_of(**speeds: float | tuple[float, ...]) -> list[object]:
+    """Candidates by name with their speed over plain's, on all or each of four prompts."""
 
     class Given:
         def __call__(self, candidate: Candidate, workload: int, repeat: int) -> Run:
-            rate = 10.0 * speeds.get(candidate.name, 1.0) * (1 + 0.01 * ((workload + repeat) % 3))
+            speed = speeds.get(candidate.name, 1.0)
+            speed = speed[workload] if isinstance(speed, tuple) else speed
+            rate = 10.0 * speed * (1 + 0.01 * ((workload + repeat) % 3))
             stats = Stats()
             for _ in range(4):
                 stats.fold(
@@ -195,6 +197,18 @@ def test_auto_is_taken_when_it_is_about_as_good() -> None:
     assert chosen(auto=0.9, other=1.2, slow=0.7) == "other"
     assert chosen(auto=0.99, other=0.98) == "off"
     assert "adapts" in choose(standings_of(auto=1.49, other=1.5)).why  # type: ignore[arg-type]
+
+
+def test_auto_is_taken_where_it_gains_on_some_prompts_and_loses_on_none() -> None:
+    def chosen(**speeds: tuple[float, ...]) -> Choice:
+        return choose(standings_of(**speeds))  # type: ignore[arg-type]
+
+    uneven, losing = (0.98, 1.0, 1.0, 2.0), (0.85, 0.9, 1.0, 2.0)
+    assert chosen(auto=uneven).candidate.name == "auto"
+    assert "0.9" in chosen(auto=uneven).why and "drafts only where that pays" in chosen(auto=uneven).why
+    assert chosen(other=uneven).candidate.name == "off"  # it drafts on whatever comes
+    assert chosen(auto=losing).candidate.name == "off"
+    assert chosen(auto=(0.99, 1.0, 1.01, 1.04)).candidate.name == "off"  # not worth it
 
 
 def test_what_had_no_token_accepted_is_not_faster_whatever_the_clock_says() -> None:

@@ -39,7 +39,9 @@ class Acceptance:
 
     DECAY = 0.99  # forgets with a half-life of about 70 observations of the class
     WEIGHT = 8.0  # observations that the prior is worth
-    CAUTION = 1.5  # rejections of copies expected at first, over what the prior foretells: a draft that is not
+    CAUTION = (
+        1.5  # rejections of copies expected at first, over what the prior foretells: a draft that is not
+    )
     # used is judged all the same, so waiting for proof costs little, and early texts repeat least
 
     def __init__(self) -> None:

@@ -16,6 +16,9 @@ from specli.tuned import FORMAT, WITH_FILE, Key
 
 AS_GOOD = 0.98
 """`auto` is taken in place of a winner that it comes this near to: it adapts to other text, a setting cannot."""
+NO_LOSS, WORTH = 0.97, 1.05
+"""`auto` is taken, too, if it is expected to gain WORTH and keeps above NO_LOSS even at the lower end of its
+interval: prompts differ far more than measurements, and it drafts nothing where nothing pays."""
 _LOSS, _GAIN = 0.97, 1.03  # clearly slower, clearly faster than plain, where an interval is not at hand
 
 
@@ -69,16 +72,30 @@ class Choice:
 
 
 def choose(standings: Sequence[Standing]) -> Choice:
-    """The fastest candidate whose interval clears plain decoding; off without one."""
+    """The fastest candidate whose interval clears plain decoding, or `auto` where that is as good or next to
+    clear; off without one."""
     clear = [s for s in standings if _gains(s) and (r := s.ratio) is not None and r.clears_plain]
+    adaptive = next((s for s in standings if s.candidate.name == AUTO and _gains(s)), None)
     if not clear:
-        return _off(standings)
+        return _near_clear(adaptive) or _off(standings)
     best = max(clear, key=lambda s: (s.value, s.candidate.name))
-    adaptive = next((s for s in clear if s.candidate.name == AUTO), None)
-    if adaptive is not None and adaptive is not best and adaptive.value >= AS_GOOD * best.value:
+    if adaptive in clear and adaptive is not best and adaptive.value >= AS_GOOD * best.value:
         why = f"within {1 - AS_GOOD:.0%} of the fastest, {best.candidate.name}, and it adapts to other text"
         return Choice(adaptive.candidate, adaptive, why)
     return Choice(best.candidate, best, "the fastest of those that are faster than plain beyond doubt")
+
+
+def _near_clear(adaptive: Standing | None) -> Choice | None:
+    found = adaptive.ratio if adaptive is not None else None
+    if adaptive is None or found is None or found.low is None:
+        return None
+    if found.value < WORTH or found.low < NO_LOSS:
+        return None
+    why = (
+        f"{found.value:.2f} times plain on the whole, {found.low:.2f} at the lower end of its interval; it drafts "
+        "only where that pays"
+    )
+    return Choice(adaptive.candidate, adaptive, why)
 
 
 def _gains(standing: Standing) -> bool:
