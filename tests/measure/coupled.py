@@ -3,7 +3,7 @@
     python tests/measure/coupled.py same TARGET.gguf --draft DRAFT.gguf [--tokens 150] [--seeds 5]
     python tests/measure/coupled.py acceptance TARGET.gguf [--draft DRAFT.gguf | --noise 1.0] [--tokens 150]
 
-`same`: token ids of every method in exact mode at temperatures 0.8 and 1.2; exit code 1 if any differs.
+`same`: token ids of every method in exact mode at each of `--temps`; exit code 1 if any differs.
 
 `acceptance`: what the target says at `--temp` is a text on which p and q, the distributions of target and
 draft, are compared at every position. The chance that the draft's token is accepted is
@@ -50,7 +50,8 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=150)
     parser.add_argument("--prompts", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--temp", type=float, default=1.0)
+    parser.add_argument("--temp", type=float, default=1.0, help="of `acceptance`")
+    parser.add_argument("--temps", type=float, nargs="+", default=(0.8, 1.2), help="of `same`")
     parser.add_argument("--plain-sampling", action="store_true", help="no top-k, top-p, min-p")
     parser.add_argument("--draws", type=int, default=32)
     parser.add_argument("--threads", type=int)
@@ -81,7 +82,7 @@ def prompts(args: argparse.Namespace, generator: Generator) -> list[list[int]]:
 def same(args: argparse.Namespace) -> int:
     methods = [m for m in METHODS if args.draft or m != "draft-model"]
     differing = 0
-    for temp in (0.8, 1.2):
+    for temp in args.temps:
         for seed in range(1, args.seeds + 1):
             with opened(args, methods[1:], temp=temp, seed=seed, **{"exact-width": 4, "fixed": True}) as g:
                 drafters = {d.method: d for d in g.drafters}
