@@ -111,7 +111,6 @@ def _settings(profile: str | None, temp: float | None) -> Settings:
 
 
 def _say(line: str) -> None:
-
     remark(with_fallbacks(f"specli: {line}", sys.stderr))
 
 
