@@ -40,7 +40,8 @@ def resolve_model(reference: str | None) -> Path:
     if asked is None:
         near = did_you_mean(reference, config.aliases)
         raise ModelFileError(
-            f"{reference}: no such file{near}; -m takes a path to a GGUF file, an alias, or user/repo[:quant]"
+            f"{reference}: no such file{near}; a model is a path to a GGUF file, an alias, or user/repo[:quant] "
+            "(`specli models` lists those on this disk)"
         )
     return fetch(*asked)
 

@@ -120,7 +120,9 @@ def test_every_command_at_a_keyboard(chat: Open, tmp_path: Path) -> None:
     assert "profile: code" in t.types("/profile code") and "no profile" in t.types("/profile kode")
     shown = t.types("/show")
     assert "profile: code" in shown and "temp = 0.7 (from flag or /set)" in shown and "1 turn" in shown
-    assert "saved as first in " in t.types("/save first") and "first (this one)" in t.types("/sessions")
+    assert "saved as first, no longer as 20" in t.types("/save first") and "first (this one)" in t.types(
+        "/sessions"
+    )
     assert "cannot name a session" in t.types("/save ../up")
     assert "the old one is kept: /load first" in t.types("/clear") and "0 turns" in t.types("/show")
     assert "did you mean first?" in t.types("/load frist")

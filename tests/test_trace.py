@@ -61,7 +61,7 @@ def test_cycles_without_a_draft_stand_together_by_reason() -> None:
     cycles = [recorded(n, cycle([], [n], 0), nothing if n < 4 else poor) for n in range(1, 6)]
     text = told(*cycles)
     assert "1-3  draft-self had nothing to propose · width 1, 30.0 ms each\n    def add(a\n" in text
-    assert "4-5  draft-self had 3, but a draft would not pay" in text
+    assert "4-5  draft-self had 3 to propose, but no draft would pay" in text
     assert "nobody was asked for a draft" in told(recorded(1, cycle([], [1], 0)))
 
 

@@ -140,7 +140,7 @@ MANUALS: Mapping[str, Manual] = {
         (
             Row("specli tune -m MODEL.gguf", "all that can draft here, five minutes"),
             Row("specli tune -m BIG.gguf --draft-model SMALL.gguf", "with a draft model among them"),
-            Row("specli tune --budget 60 --like mine.jsonl", "one minute, your own prompts"),
+            Row("specli tune --budget 900 --like mine.jsonl", "15 minutes, your own prompts"),
             Row("specli tune --spec-type draft-self,ngram-simple", "only these"),
         ),
         _DIRS + _GPU,

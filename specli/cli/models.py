@@ -96,6 +96,7 @@ def default(
         raise UsageError("MODEL and --clear contradict each other; leave one of them out")
     if clear:
         set_default(None)
+        announcer()("there is no default model any more")
         return
     if reference is None:
         echo(load_config().default or str(resolve_model(None)))
@@ -136,6 +137,7 @@ def _print(found: Sequence[Shelved], drafts: dict[Path, list[Shelved]]) -> None:
             folder = each.folder
             echo(f"{folder}:")
         echo(f"  {each.name:{width}}  {_about(each)}")
+        echo(f"  {'':{width}}  {each.path}")
         for draft in drafts[each.path]:
             echo(f"  {'':{width}}  {draft.name} could draft for it")
 

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     cls=Groups,
-    help="List profiles, show what one results in, tell where they lie.\n\n"
-    "A profile is a TOML file with settings. A flag beats the profile, the profile beats the default.",
-    no_args_is_help=True,
     rich_markup_mode=None,
 )
 
@@ -32,6 +29,16 @@ _NAME = typer.Argument(
 )
 _JSON = typer.Option(False, "--json", help="Print JSON.")
 _PLAIN = typer.Option(False, "--plain", help="Print plain text, as when piped.")
+
+
+@app.callback(invoke_without_command=True)
+def profiles(ctx: typer.Context) -> None:
+    """List profiles, show what one results in, tell where they lie.
+
+    A profile is a TOML file with settings. A flag beats the profile, the profile beats the default.
+    """
+    if ctx.invoked_subcommand is None:
+        list_(as_json=False, plain=False)
 
 
 @app.command("list", cls=Sections)

@@ -78,6 +78,7 @@ def delete(
             place.delete(name)
             with suppress(OSError):  # there is none, as a rule
                 cache_of(name).unlink()
+            announcer()(f"deleted {name}")
     finally:
         for lock in locks:
             lock.release()

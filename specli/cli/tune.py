@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 import os
 import time
 from dataclasses import replace
@@ -17,7 +18,7 @@ from specli.cli.options import Shared, is_raw, open_generator, shared_options
 from specli.errors import SpecliError, UsageError
 from specli.interrupts import Interrupts
 from specli.settings import KEYS, Settings
-from specli.ui.terminal import announcer, echo
+from specli.ui.terminal import announcer, echo, prose
 
 if TYPE_CHECKING:
     from specli.assembly import Generator
@@ -108,6 +109,8 @@ def tune(
         print(json.dumps(as_json_object(generator, result, rules, path, taken), indent=2))
     else:
         _print(generator, result, rules, path, taken)
+        if not result.choice.settled:
+            prose(f"With --budget {60 * math.ceil(plan.budget / 20)} it would take longer and can tell more.")
     return 0
 
 
@@ -199,12 +202,12 @@ def _print(generator: Generator, result: Tuning, rules: list[Rule], path: Path |
     for at in range(0, len(shape), 11):
         echo("  " + "  ".join(f"{width}: {cost:.2f}" for width, cost in shape[at : at + 11]))
     if costs.spread > 1.25:
-        echo(
+        prose(
             f"  Equal decodes differed by {costs.spread - 1:.0%}: the machine was busy, so measure again later."
         )
     for each in result.scouted:
         rates = " ".join(f"{100 * rate:.0f}%" for rate in each.rates)
-        echo(
+        prose(
             f"{each.method}: a token costs {each.step_s / costs.seconds[1]:.2f}; accepted by position {rates}"
         )
     echo("")
@@ -224,26 +227,26 @@ def _print(generator: Generator, result: Tuning, rules: list[Rule], path: Path |
     best = result.screened[0] if result.screened else None
     if best is not None:
         echo("")
-        echo(
-            f"{len(result.screened)} n-gram settings were tried on recorded answers; the best, "
-            f"{best.candidate.name}, drafted {best.drafted} tokens, {best.accepted} of them accepted: "
+        prose(
+            f"N-gram settings tried on recorded answers: {len(result.screened)}. Of the best, {best.candidate.name}, "
+            f"{best.accepted} of {best.drafted} drafted tokens were accepted: "
             f"{best.speedup:.2f} times plain by the measured costs."
         )
     about_layers = on_layers(result.choice, result.standings)
     if about_layers is not None:
         echo("")
-        echo(about_layers)
+        prose(about_layers)
     echo("")
     echo("Rules of thumb, here:")
     for rule in rules:
         verdict = {True: "holds", False: "fails", None: "untested"}[rule.holds]
-        echo(f"  {verdict}: {rule.rule} - {rule.said}")
+        prose(f"  {verdict}: {rule.rule} - {rule.said}")
     echo("")
     if path is None:
-        echo(f"Nothing was written: {result.choice.why}.")
+        prose(f"Nothing was written: {result.choice.why}.")
         return
-    echo(f"Choice: {result.choice.candidate.name} ({result.choice.why})")
-    echo(f"Written to {path}; chat and run use it by themselves for these models.")
+    prose(f"Choice: {result.choice.candidate.name} ({result.choice.why})")
+    prose(f"Written to {path}; chat and run use it by themselves for these models.")
 
 
 def _title(generator: Generator) -> str:

@@ -186,7 +186,8 @@ def _save(chat: Chat, name: str) -> None:
     name = chat.keeper.name or name
     if before is not None and before != name and not named:
         chat.model.forget_cache(before)
-    chat.screen.say(f"saved as {name} in {chat.keeper.shelf.folder}")
+    renamed = f", no longer as {before}" if before is not None and before != name and not named else ""
+    chat.screen.say(f"saved as {name}{renamed} in {chat.keeper.shelf.folder}")
     chat.keep_cache(name, asked=True)
 
 

@@ -29,7 +29,7 @@ class Recent:
     """Who drafted lately."""
 
     def __init__(self, methods: Sequence[str]) -> None:
-        self._idle = "plain" if methods else "no drafting"
+        self._idle = "no draft now" if methods else "no drafting"
         self._last: deque[str] = deque(maxlen=_RECENT)
 
     def add(self, cycle: Cycle) -> None:

@@ -22,6 +22,7 @@ from specli.ui.think import Think
 
 __all__ = ["Chat", "LoadedModel", "Screen"]
 
+_RECALLED = 300  # characters of the last question and answer that are shown again
 _DOUBLE = 1.0  # seconds in which a second Ctrl-C is the first one, pressed with feeling
 
 
@@ -293,6 +294,16 @@ class Chat:
             notices.append("its last question has no answer; /regen answers it")
         for line in notices if not quiet else ():
             self.screen.say(line)
+        if not quiet and self.screen.interactive:
+            self._show_last()
+
+    def _show_last(self) -> None:
+        """The last question and the end of its answer, so that one sees where the conversation stands."""
+        for mark, role in (("› ", "user"), ("", "assistant")):
+            last = next((m.text.strip() for m in reversed(self.dialogue.messages) if m.role == role), "")
+            if last and (role == "user" or not self.dialogue.unanswered):
+                cut = last if len(last) <= _RECALLED else "…" + last[-_RECALLED:]
+                self.screen.say(mark + cut)
 
     def _about(self, name: str, session: Session) -> list[str]:
         turns = f"{session.turns} turn{'s' if session.turns != 1 else ''}"

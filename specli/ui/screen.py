@@ -32,8 +32,7 @@ class Screen:
 
     def complain(self, text: str) -> None:
         """One line on what went wrong."""
-        safe = safe_for_terminal(terminal.with_fallbacks(text, self.err))
-        self.err.write(f"specli: {safe}\n")
+        self.err.write(terminal.notice(text, self.err) + "\n")
         self.err.flush()
 
     def _fitted(self, text: str) -> list[str]:

@@ -57,6 +57,18 @@ def echo(line: str) -> None:
     print(with_fallbacks(line, sys.stdout))
 
 
+def prose(text: str) -> None:
+    """Print text of the program's own to stdout, in words that fit a terminal; one line where it is none."""
+    line = with_fallbacks(text, sys.stdout)
+    if is_terminal(sys.stdout):
+        indent = " " * (len(line) - len(line.lstrip()) + 2) if line.startswith(" ") else ""
+        room = max(20, columns(sys.stdout) - 1)
+        line = textwrap.fill(
+            line, room, subsequent_indent=indent, break_on_hyphens=False, drop_whitespace=True
+        )
+    print(line)
+
+
 def announcer(quiet: bool = False) -> Callable[[str], None]:
     """What prints notices to stderr, at once; nothing where it is to be quiet or there is no stderr."""
 

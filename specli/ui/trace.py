@@ -156,9 +156,9 @@ def _offer(offer: Offer, width: int) -> str:
             return f"{offer.method} drafted nothing: it would not pay"
         return f"{offer.method} had nothing to propose"
     if offer.kept == 0 and offer.measuring and width == 1:
-        return f"{offer.method} had {offer.proposed}, but first it is measured what plain decoding takes"
+        return f"{offer.method} had {offer.proposed} to propose, but first it is measured what plain decoding takes"
     if offer.kept == 0:
-        return f"{offer.method} had {offer.proposed}, but a draft would not pay"
+        return f"{offer.method} had {offer.proposed} to propose, but no draft would pay"
     return f"{offer.method} had {offer.kept} that were worth less"
 
 
