@@ -199,8 +199,8 @@ def _print(generator: Generator, result: Tuning, rules: list[Rule], path: Path |
     echo("")
     echo(f"One token takes {1000 * costs.seconds[1]:.1f} ms. Decodes by width, in tokens' time:")
     shape = list(costs.shape.items())
-    for at in range(0, len(shape), 11):
-        echo("  " + "  ".join(f"{width}: {cost:.2f}" for width, cost in shape[at : at + 11]))
+    for at in range(0, len(shape), 8):
+        echo("  " + "  ".join(f"{width}: {cost:.2f}" for width, cost in shape[at : at + 8]))
     if costs.spread > 1.25:
         prose(
             f"  Equal decodes differed by {costs.spread - 1:.0%}: the machine was busy, so measure again later."

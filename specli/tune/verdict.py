@@ -209,7 +209,7 @@ def _held(rule: str, cases: Sequence[_Case]) -> Rule:
         return Rule(rule, None, "nothing drafted here, so nothing speaks to it")
     against = [case for case in cases if case.against]
     if not against:
-        return Rule(rule, True, f"no contradiction in {len(cases)} settings")
+        return Rule(rule, True, f"nothing measured speaks against it ({len(cases)} tried)")
     worst = max(against, key=lambda case: abs(case.standing.value - 1))
     return Rule(rule, False, str(worst))
 
