@@ -103,7 +103,9 @@ class Loader:
             path,
             self._trial(gpu_layers, load_mtp),
             no_repack=self._settings.no_repack,
-            before_repack_trial=lambda: self._say("trying this library on this processor, once…"),
+            before_repack_trial=lambda: self._say(
+                "trying this library on this processor with this kind of model, once…"
+            ),
             before_trial=lambda: self._say(f"trying {path.name} in a process of its own, once…"),
         )
         for line in admitted.notices:

@@ -52,7 +52,7 @@ _WORDS = {
     "draft": "another version of the draft",
     "build": "another build of llama.cpp",
     "devices": "another processor or GPU",
-    "threads": "{} threads",
+    "threads": "--threads {}",
     "gpu-layers": "{} layers on the GPU",
     "exact-width": "exact width {}",
 }
@@ -98,8 +98,9 @@ class Tuned:
         if self.choice == "off":
             found = "no method was clearly faster than plain decoding here, so nothing is drafted"
         else:
-            found = f"{self.choice}, measured {self.speedup:.2f}× plain here"
-        return f"{self.profile.name}: {found} (--spec-type auto overrides it)"
+            found = f"{self.choice}, measured {self.speedup:.2f}× plain here on the prompts of tune"
+        other = "" if self.choice == "auto" else " (--spec-type auto overrides it)"
+        return f"{self.profile.name}: {found}{other}"
 
     def over(self, base: Profile) -> Profile:
         """`base` with who drafts, and how, as tuned."""

@@ -301,7 +301,7 @@ def test_a_neural_choice_keeps_the_draft() -> None:
         ({"target": "x"}, "another version of the model"),
         ({"draft": ""}, "another version of the draft"),
         ({"build": "x"}, "another build of llama.cpp"),
-        ({"devices": "x", "threads": 1}, "another processor or GPU and 2 threads"),
+        ({"devices": "x", "threads": 1}, "another processor or GPU and --threads 2"),
         ({"exact_width": 4}, "exact width 0"),
     ],
 )
@@ -386,7 +386,7 @@ def test_run_picks_it_up_and_notices_when_it_is_stale(tuning: dict[str, object],
     assert profile == name and f"{name}: " in said
     assert notices("--spec-type", "auto")[0] == "auto" and notices("--profile", "code")[0] == "code"
     profile, said = notices("--threads", "2")
-    assert profile == "auto" and "was measured with 1 threads, so it is left aside" in said
+    assert profile == "auto" and "was measured with --threads 1, so it is left aside" in said
     path.write_text(text.replace('build = "', 'build = "older-'))
     profile, said = notices()
     assert profile == "auto" and "another build of llama.cpp" in said

@@ -223,7 +223,9 @@ def _print(generator: Generator, result: Tuning, rules: list[Rule], path: Path |
         )  # fmt: skip
     header = ("", "× plain", "95% interval", "accepted", "tok/cycle", "draft length", "runs")
     off = ("off", "1.000", "-", "-", "1.00", "-", "-")
-    echo_table(header, [off, *rows], spare=("runs", "accepted", "draft length"))
+    echo_table(header, [off, *rows], spare=("draft length", "accepted", "runs"))
+    if any(row[2] == "-" for row in rows):
+        prose("Without an interval: too few runs to trust the figure; the budget went to others.")
     best = result.screened[0] if result.screened else None
     if best is not None:
         echo("")
@@ -246,7 +248,11 @@ def _print(generator: Generator, result: Tuning, rules: list[Rule], path: Path |
         prose(f"Nothing was written: {result.choice.why}.")
         return
     prose(f"Choice: {result.choice.candidate.name} ({result.choice.why})")
-    prose(f"Written to {path}; chat and run use it by themselves for these models.")
+    draft = " with this draft" if generator.draft_model else ""
+    prose(
+        f"Written to {path}; chat and run use it, and the costs measured, by themselves for this model{draft}, with "
+        "this number of threads."
+    )
 
 
 def _title(generator: Generator) -> str:

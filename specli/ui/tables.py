@@ -27,7 +27,7 @@ def echo_table(header: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequ
     for line in lines:
         echo(line)
     if left_out:
-        echo(f"(no room for: {', '.join(left_out)})")
+        echo(f"(no room for: {', '.join(left_out)}; a wider terminal shows them, and --json)")
 
 
 def fits(lines: Sequence[str]) -> bool:
