@@ -210,8 +210,8 @@ class Shelf:
 
     def remove(self, name: str) -> None:
         """Remove one that goes by another name now."""
-        with suppress(OSError):
-            os.unlink(self.folder / f"{name}.json")
+        with suppress(SessionError):
+            self.delete(name)
 
 
 def cache_of(name: str) -> Path:

@@ -17,7 +17,7 @@ from specli.cli.sink import Sink
 from specli.cli.tell import Events, Json, Teller, Text
 from specli.errors import Interrupted, SpecliError, UsageError
 from specli.interrupts import Interrupts
-from specli.ui.terminal import announcer, is_terminal, remark
+from specli.ui.terminal import announcer, is_terminal
 from specli.ui.think import Think
 
 if TYPE_CHECKING:
@@ -205,7 +205,7 @@ def _read_stdin_bytes(quiet: bool) -> bytes:
 
 
 def _say_waiting() -> None:
-    remark("specli: reading standard input (--no-stdin leaves it alone)")
+    announcer()("reading standard input (--no-stdin leaves it alone)")
 
 
 # -- answers --------------------------------------------------------------------------------------

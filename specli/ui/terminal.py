@@ -63,9 +63,7 @@ def prose(text: str) -> None:
     if is_terminal(sys.stdout):
         indent = " " * (len(line) - len(line.lstrip()) + 2) if line.startswith(" ") else ""
         room = max(20, columns(sys.stdout) - 1)
-        line = textwrap.fill(
-            line, room, subsequent_indent=indent, break_on_hyphens=False, drop_whitespace=True
-        )
+        line = textwrap.fill(line, room, subsequent_indent=indent, break_on_hyphens=False)
     print(line)
 
 
