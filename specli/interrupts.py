@@ -1,10 +1,17 @@
-"""Ctrl-C and termination as a flag that the loop looks at between cycles, so nothing said is lost."""
+"""Ctrl-C and termination as a flag that the loop looks at between cycles, so nothing said is lost.
+
+Python runs a signal's handler wherever it stands, also in a callback that C code has called, and an exception
+raised there goes nowhere. `held` keeps signals back around such calls, `resend_dropped` sends a dropped one again.
+"""
 
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -14,6 +21,7 @@ _ENDS = tuple(s for s in (signal.SIGTERM, getattr(signal, "SIGHUP", None)) if s 
 """What ends the program: it is asked to, or its terminal is gone."""
 TERMINATED = 128 + int(signal.SIGTERM)
 """Exit code after SIGTERM; after SIGINT it is that of KeyboardInterrupt, 130."""
+_AGAIN_S = 0.05  # after which a signal whose exception was dropped is sent again
 
 
 class Interrupts:
@@ -45,7 +53,7 @@ class Interrupts:
         return self._received in _ENDS
 
     def __enter__(self) -> Interrupts:
-        if threading.current_thread() is threading.main_thread():  # only there can handlers be set
+        if _settable():
             for number in (signal.SIGINT, *_ENDS):
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._handle)
@@ -67,13 +75,78 @@ class Interrupts:
             raise KeyboardInterrupt
 
 
+@contextmanager
+def held() -> Iterator[Callable[[], bool]]:
+    """Around a call into C that calls back into Python: signals wait, and are handled as ever once it is over.
+
+    Gives a function that says whether one waits, for calls that can be given up.
+    """
+    waiting: list[int] = []
+    before: dict[signal.Signals, Any] = {}
+
+    def wait(number: int, frame: FrameType | None) -> None:
+        waiting.append(number)
+
+    try:
+        if _settable():
+            for number in (signal.SIGINT, *_ENDS):
+                handler = signal.getsignal(number)
+                if callable(handler):  # neither ignored nor the end of the process
+                    before[number] = handler
+                    signal.signal(number, wait)
+        yield lambda: bool(waiting)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for received in waiting:
+            signal.raise_signal(received)
+
+
+def resend_dropped() -> None:
+    """For a program that owns its process: what a signal raises where Python can only drop it, in a callback
+    from C or a finaliser, is not lost. The signal is sent again until its exception gets through."""
+    global _otherwise
+    if sys.unraisablehook is not _resend:
+        _otherwise, sys.unraisablehook = sys.unraisablehook, _resend
+
+
+_otherwise: Callable[[Any], Any] = sys.unraisablehook
+
+
+def _resend(dropped: Any) -> None:
+    if isinstance(dropped.exc_value, KeyboardInterrupt):
+        _send_soon(int(signal.SIGINT))
+    elif isinstance(dropped.exc_value, Interrupted):
+        _send_soon(dropped.exc_value.exit_code - 128)
+    else:
+        _otherwise(dropped)
+
+
+def _send_soon(number: int) -> None:
+    def send() -> None:
+        main = threading.main_thread().ident
+        if hasattr(signal, "pthread_kill") and main is not None:
+            signal.pthread_kill(main, number)  # it may be waiting in a system call
+        else:
+            signal.raise_signal(number)
+
+    again = threading.Timer(_AGAIN_S, send)
+    again.daemon = True
+    again.start()
+
+
+def _settable() -> bool:
+    """Only the main thread may set handlers."""
+    return threading.current_thread() is threading.main_thread()
+
+
 def end_on_sigterm() -> None:
     """Outside of answers, too, these end the program in order: Interrupted (143, or 129) is raised."""
 
     def handle(number: int, frame: FrameType | None) -> None:
         raise Interrupted("terminated", 128 + number)
 
-    if threading.current_thread() is threading.main_thread():
+    if _settable():
         for number in _ENDS:
             if signal.getsignal(number) == signal.SIG_DFL:
                 signal.signal(number, handle)

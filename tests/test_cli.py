@@ -337,7 +337,7 @@ def test_a_signal_keeps_what_was_said(environment: dict[str, str], number: signa
     assert process.stdout is not None
     first = process.stdout.read(4)
     process.send_signal(number)
-    rest, errors = process.communicate(timeout=60)
+    rest, errors = process.communicate(timeout=300)
     assert process.returncode == code, errors
     assert first and rest.endswith(b"\n")
     assert b"Traceback" not in errors and b"token" in errors
@@ -357,7 +357,7 @@ def test_an_interrupted_json_is_still_one_object(environment: dict[str, str]) ->
     )
     process = subprocess.run(
         [sys.executable, "-c", code, *tiny(*ENDLESS, "--json", "a")],
-        stdin=subprocess.DEVNULL, capture_output=True, env=environment, timeout=60,
+        stdin=subprocess.DEVNULL, capture_output=True, env=environment, timeout=300,
     )  # fmt: skip
     assert process.returncode == 130, process.stderr
     assert json.loads(process.stdout)["finish_reason"] == "interrupted"
@@ -379,7 +379,7 @@ def test_an_answer_is_good_though_its_figures_cannot_be_written(environment: dic
     with open("/dev/full", "wb") as full:
         process = subprocess.run(
             [sys.executable, "-m", "specli", *tiny("hi")],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=full, env=environment, timeout=60,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=full, env=environment, timeout=300,
         )  # fmt: skip
     assert process.returncode == 0
     assert process.stdout.endswith(b"\n")
@@ -398,7 +398,7 @@ def test_a_full_disk_is_said(environment: dict[str, str]) -> None:
     with open("/dev/full", "wb") as full:
         process = subprocess.run(
             [sys.executable, "-m", "specli", *tiny("-q", "hi")],
-            stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, env=environment, timeout=60,
+            stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, env=environment, timeout=300,
         )  # fmt: skip
     assert process.returncode == 1
     assert process.stderr.startswith(b"specli: ") and process.stderr.count(b"\n") == 1

@@ -317,7 +317,7 @@ def complete(line: str, **more: str) -> list[str]:
     env = {**os.environ, "_SPECLI_COMPLETE": "complete_bash", "COMP_WORDS": line, **more}
     env["COMP_CWORD"] = str(len(line.split(" ")) - 1)
     code = [sys.executable, "-c", f"sys = __import__('sys'); sys.argv[0] = 'specli'; {program}"]
-    done = subprocess.run(code, env=env, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(code, env=env, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert not done.stderr
     return done.stdout.split()
 
@@ -351,6 +351,6 @@ def test_help_and_pages_are_light(args: list[str]) -> None:
         "sys.exit(code)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr

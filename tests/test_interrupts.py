@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
+from running import TINY
 
 from specli import interrupts
+from specli.engine import backend
+from specli.engine.context import Context, ContextParams
+from specli.engine.model import Model
 from specli.errors import Interrupted
-from specli.interrupts import Interrupts
+from specli.interrupts import Interrupts, held, resend_dropped
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals are POSIX")
 
@@ -78,3 +85,78 @@ def test_what_was_ignored_stays_ignored() -> None:
     with Interrupts() as pressed:
         press()
         assert not pressed.stop()
+
+
+class PressesWhenWrittenTo:
+    """Stands for stderr: the library's log goes there from within a call into C."""
+
+    def __init__(self) -> None:
+        self.presses = 1
+
+    def write(self, _text: str) -> None:
+        if self.presses:
+            self.presses -= 1
+            press()
+
+    def flush(self) -> None: ...
+
+
+@contextmanager
+def pressed_in_the_log() -> Iterator[None]:
+    backend.load_library()
+    stream = PressesWhenWrittenTo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stderr", stream)
+        backend.set_verbose(True)
+        try:
+            yield
+        finally:
+            backend.set_verbose(False)
+    assert not stream.presses
+
+
+def test_an_interrupt_in_the_log_of_a_load_ends_the_load() -> None:
+    with pressed_in_the_log(), pytest.raises(KeyboardInterrupt):
+        Model(TINY)
+
+
+def test_an_interrupt_that_only_sets_a_flag_ends_the_load_too() -> None:
+    with pressed_in_the_log(), Interrupts() as pressed, pytest.raises(Interrupted, match="was loaded"):
+        Model(TINY)
+    assert pressed.stop()
+
+
+def test_an_interrupt_in_the_log_of_a_context_is_heard() -> None:
+    with Model(TINY) as model, pressed_in_the_log(), pytest.raises(KeyboardInterrupt):
+        Context(model, ContextParams(n_ctx=256))
+
+
+def test_signals_held_back_are_handled_afterwards_in_their_order() -> None:
+    heard: list[int] = []
+    kept = [signal.signal(number, lambda n, _: heard.append(n)) for number in (signal.SIGINT, signal.SIGTERM)]
+    try:
+        with held() as waiting:
+            assert not waiting()
+            press(signal.SIGTERM)
+            press()
+            assert waiting() and not heard
+        assert heard == [signal.SIGTERM, signal.SIGINT]
+        press()
+        assert heard[2:] == [signal.SIGINT]
+    finally:
+        signal.signal(signal.SIGINT, kept[0])
+        signal.signal(signal.SIGTERM, kept[1])
+
+
+class PressesWhenFreed:
+    def __del__(self) -> None:
+        press()
+
+
+def test_an_interrupt_that_python_drops_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)  # put back afterwards
+    resend_dropped()
+    with pytest.raises(KeyboardInterrupt):
+        PressesWhenFreed()
+        for _ in range(3000):
+            time.sleep(0.01)

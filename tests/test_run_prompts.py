@@ -205,7 +205,7 @@ def test_interrupted_what_is_answered_is_out(tmp_path: Path) -> None:
     while not rows or (rows[-1]["index"], rows[-1]["event"]) != (1, "text"):  # each at once, not at the end
         rows.append(json.loads(process.stdout.readline()))
     process.send_signal(signal.SIGINT)
-    rest, errors = process.communicate(timeout=60)
+    rest, errors = process.communicate(timeout=300)
     assert process.returncode == 130 and b"Traceback" not in errors
     rows += [json.loads(line) for line in rest.splitlines()]
     ends = [(row["index"], row["finish_reason"]) for row in rows if row["event"] == "end"]
@@ -219,6 +219,6 @@ def test_every_line_is_out_at_once(tmp_path: Path) -> None:
     assert process.stdout is not None
     assert json.loads(process.stdout.readline())["finish_reason"] == "length"
     process.terminate()
-    rest, errors = process.communicate(timeout=60)
+    rest, errors = process.communicate(timeout=300)
     assert process.returncode == 143 and b"Traceback" not in errors
     assert [json.loads(line)["finish_reason"] for line in rest.splitlines()] in ([], ["interrupted"])

@@ -89,7 +89,7 @@ def test_head_takes_20_bytes(form: list[str]) -> None:
     )
     result = subprocess.run(
         ["bash", "-c", f'{command} | head -c 20; echo " ${{PIPESTATUS[*]}}"'],
-        env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
+        env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert result.stdout[20:] == " 0 0\n" and result.stderr == ""
 
@@ -101,6 +101,6 @@ def test_a_closed_standard_output() -> None:
     )
     for form in ("--stream json", "--json"):
         result = subprocess.run(
-            ["sh", "-c", f"{command} {form} a >&-"], env=environment(), stderr=subprocess.PIPE, timeout=60
+            ["sh", "-c", f"{command} {form} a >&-"], env=environment(), stderr=subprocess.PIPE, timeout=300
         )
         assert result.returncode == 0 and result.stderr == b""

@@ -27,7 +27,7 @@ from specli.cli import (
 )
 from specli.cli.help import Groups, Sections
 from specli.errors import SpecliError
-from specli.interrupts import end_on_sigterm
+from specli.interrupts import end_on_sigterm, resend_dropped
 from specli.ui.terminal import notice, tolerant
 
 app = typer.Typer(name="specli", cls=Groups, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -72,6 +72,7 @@ def main(args: Sequence[str] | None = None) -> int:
     tolerant(sys.stdout)
     tolerant(sys.stderr)
     end_on_sigterm()
+    resend_dropped()
     lastwords.install()
     debug = os.environ.get("SPECLI_DEBUG", "") not in ("", "0") or bool({"--verbose", "-v"} & set(args))
     code = _guarded(lambda: _invoke(args), debug)

@@ -54,7 +54,7 @@ API = (
     "LLAMA_CONTEXT_TYPE_MTP", "LLAMA_LOAD_MODE_MMAP", "llama_model_load_from_file", "llama_model_n_ctx_train", "llama_model_n_embd",
     "llama_model_n_embd_out", "llama_model_n_layer", "llama_model_n_layer_nextn", "llama_model_n_params", "llama_model_n_swa",
     "llama_model_quantize", "llama_model_quantize_default_params", "llama_model_size",
-    "llama_n_ctx", "llama_n_rs_seq", "llama_pos", "llama_print_system_info", "llama_sampler_accept",
+    "llama_n_ctx", "llama_n_rs_seq", "llama_pos", "llama_print_system_info", "llama_progress_callback", "llama_sampler_accept",
     "llama_sampler_apply", "llama_sampler_clone", "llama_sampler_free", "llama_sampler_init_grammar",
     "llama_set_causal_attn",
     "llama_state_seq_get_data_ext", "llama_state_seq_get_size_ext", "llama_state_seq_set_data_ext",
@@ -65,7 +65,7 @@ API = (
 )  # fmt: skip
 # likewise the fields of its parameter records: ctypes would take a misnamed one without a word
 FIELDS = {
-    "llama_model_params": ("load_mode", "load_mtp", "n_gpu_layers", "use_extra_bufts", "vocab_only"),
+    "llama_model_params": ("load_mode", "load_mtp", "n_gpu_layers", "progress_callback", "use_extra_bufts", "vocab_only"),
     "llama_context_params": (
         "ctx_other", "ctx_type", "flash_attn_type", "n_batch", "n_ctx", "n_outputs_max", "n_rs_seq",
         "n_threads", "n_threads_batch", "n_ubatch", "swa_full", "type_k", "type_v",

@@ -11,7 +11,8 @@ from typing import Any
 from specli.engine import backend
 from specli.engine.gguf import Header, read_header
 from specli.engine.vocab import Vocab
-from specli.errors import EngineError, ModelFileError
+from specli.errors import EngineError, Interrupted, ModelFileError
+from specli.interrupts import held
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class Model:
         p.vocab_only = params.vocab_only
         if params.mapped:
             p.load_mode = self._lib.LLAMA_LOAD_MODE_MMAP
-        handle = self._lib.llama_model_load_from_file(os.fsencode(path), p)
+        handle = self._load(p)
         if not handle:
             reason = backend.library_reason()
             raise ModelFileError(
@@ -58,6 +59,22 @@ class Model:
             self.close()
             raise ModelFileError(f"{path}: this file carries no tokenizer")
         self.vocab = Vocab(vocab)
+
+    def _load(self, params: Any) -> Any:
+        """The library's pointer to the weights; given up where the user ends it. Raises what the signal raises."""
+        handle = None
+        try:
+            with held() as interrupted:
+                going_on = self._lib.llama_progress_callback(lambda _share, _data: not interrupted())
+                params.progress_callback = going_on
+                handle = self._lib.llama_model_load_from_file(os.fsencode(self.path), params)
+            if interrupted():
+                raise Interrupted(f"interrupted while {self.name} was loaded")
+        except BaseException:
+            if handle:
+                self._lib.llama_model_free(handle)
+            raise
+        return handle
 
     def check_file(self) -> None:
         """Raises ModelFileError if the file was changed in place since it was loaded: the weights are mapped, so

@@ -10,6 +10,7 @@ from specli.engine.gguf import Header
 from specli.engine.gguf_types import TENSOR_TYPES
 from specli.engine.model import Model
 from specli.errors import EngineError, MemoryShortage, UsageError
+from specli.interrupts import held
 
 FLASH = {"auto": -1, "off": 0, "on": 1}
 MAX_ROWS = 64
@@ -73,7 +74,14 @@ def open_handle(model: Model, params: ContextParams, heads_of: Any = None, draft
         p.ctx_type, p.ctx_other = lib.LLAMA_CONTEXT_TYPE_MTP, heads_of
     elif draft_of is not None:
         p.ctx_other = draft_of
-    handle = lib.llama_init_from_model(model.handle, p)
+    handle = None
+    try:
+        with held():
+            handle = lib.llama_init_from_model(model.handle, p)
+    except BaseException:  # what a signal raised that came meanwhile
+        if handle:
+            lib.llama_free(handle)
+        raise
     if not handle:
         reason = backend.library_reason()
         said = f": {reason}" if reason else ""
