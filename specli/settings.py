@@ -45,6 +45,7 @@ CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq
 GRAMMARS = ("grammar", "grammar-file", "json-schema", "json-schema-file")
 """Ways to say what answers must be; no two of them at once."""
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
+_NEAR = 0.7  # how like what is known a word must be, 1 for equal
 _BIAS = re.compile(r"(.+?)([+-](?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)", re.DOTALL)
 
 
@@ -388,7 +389,11 @@ def find(name: str) -> Key | None:
 
 
 def did_you_mean(word: str, known: Iterable[str], form: str = '"{}"') -> str:
-    near = difflib.get_close_matches(word, list(known), 1, 0.5)
+    """What may have been meant: the nearest of `known`, or one that begins so; "" if nothing is near."""
+    names = list(known)
+    near = difflib.get_close_matches(word, names, 1, _NEAR) or [
+        name for name in names if word.strip("-") and (name.startswith(word) or word.startswith(name))
+    ]
     return f"; did you mean {form.format(near[0])}?" if near else ""
 
 

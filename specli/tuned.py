@@ -98,7 +98,9 @@ class Tuned:
         if self.choice == "off":
             found = "no method was clearly faster than plain decoding here, so nothing is drafted"
         else:
-            found = f"{self.choice}, measured {self.speedup:.2f}× plain here on the prompts of tune"
+            found = (
+                f"{self.choice}, measured {self.speedup:.2f}× plain here, on average over the prompts of tune"
+            )
         other = "" if self.choice == "auto" else " (--spec-type auto overrides it)"
         return f"{self.profile.name}: {found}{other}"
 

@@ -15,6 +15,7 @@ import pytest
 
 from specli.chat.attached import Attached
 from specli.chat.given import Given
+from specli.cli.main import main
 
 MODELS = Path(__file__).parent / "models"
 TINY = MODELS / "tiny-target-mtp.gguf"
@@ -479,3 +480,26 @@ def test_no_turn_can_be_forged(specli: Run) -> None:
     )
     # as control tokens the three marks would add one token each, as text they take several
     assert data["tokens"]["prompt"] - plain["tokens"]["prompt"] > 15
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ("run --temp hot x", "--temp hot: must be a number; see specli run --help"),
+        ("run --max-tokens 1.5 x", "--max-tokens 1.5: must be a whole number; see specli run --help"),
+        ("tune --budget 0", "--budget 0: must be at least 1; see specli tune --help"),
+        ("run --stream jsn x", "--stream jsn: must be one of text, json; see specli run --help"),
+        ("run --temprature 1 x", "no option --temprature; did you mean --temp?; see specli run --help"),
+        ("run --bogus x", "no option --bogus; see specli run --help"),
+        ("run --temp", "--temp needs a value; see specli --help"),
+        ("run a b", "too much is given: b (words with spaces need quotes); see specli run --help"),
+        ("rn x", "no such command 'rn'; did you mean \"run\"?; see specli --help"),
+        ("check-draft", "TARGET is missing; see specli check-draft --help"),
+        ("models .", ". is no command; to look there too: specli models --dir ."),
+        ("explain nonsense", "no page about nonsense; there are"),
+    ],
+)
+def test_wrong_usage_is_said_in_our_words(args: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(args.split()) == 2
+    line = capsys.readouterr().err
+    assert line.startswith(f"specli: {said}") and line.count("\n") == 1

@@ -296,6 +296,28 @@ def test_a_neural_choice_keeps_the_draft() -> None:
 
 
 @pytest.mark.parametrize(
+    ("candidate", "flags"),
+    [
+        (off(), "--spec-type none"),
+        (auto(None), "--spec-type auto"),
+        (auto(8), "--spec-type auto --spec-draft-n-max 8"),
+        (neural("draft-model", 3, fixed=True), "--spec-type draft-model --spec-draft-n-max 3 --fixed"),
+        (
+            sized("draft-self", 2, 64),
+            "--spec-type draft-self --spec-self-size-n 2 --spec-self-size-m 64",
+        ),
+    ],
+)
+def test_a_candidate_says_how_to_get_it_by_flags(
+    candidate: Candidate, flags: str, specli: Specli, tiny_target: Path, tiny_draft: Path
+) -> None:
+    assert candidate.flags == flags
+    files = ["-m", tiny_target, *(["--draft-model", tiny_draft] if "draft-model" in flags else [])]
+    done = specli("run", *files, "--no-repack", "--threads", "1", "--max-tokens", "3", *flags.split(), "One")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
     ("change", "says"),
     [
         ({"target": "x"}, "another version of the model"),

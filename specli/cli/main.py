@@ -26,6 +26,7 @@ from specli.cli import (
     tune,
 )
 from specli.cli.help import Groups, Sections
+from specli.cli.usage import usage_line
 from specli.errors import SpecliError
 from specli.interrupts import end_on_sigterm, resend_dropped
 from specli.ui.terminal import notice, tolerant
@@ -137,13 +138,12 @@ def _report(error: Exception, debug: bool) -> int:
 
 
 def _usage(error: Any) -> int:
-    message = str(error.format_message()).strip()
     if type(error).__name__ == "NoArgsIsHelpError":  # a group without a command: its help is the message
+        message = str(error.format_message()).strip()
         if message:
             print(message, file=sys.stderr)
         return int(error.exit_code)
-    path = getattr(getattr(error, "ctx", None), "command_path", None) or "specli"
-    return _say(f"{message[:1].lower()}{message[1:].rstrip('.')}; see {path} --help", int(error.exit_code))
+    return _say(usage_line(error), int(error.exit_code))
 
 
 def _say(message: str, code: int) -> int:

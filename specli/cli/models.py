@@ -16,7 +16,16 @@ from specli.ui.terminal import announcer, echo, json_text
 if TYPE_CHECKING:
     from specli.shelf import Shelved
 
-app = typer.Typer(cls=Groups, rich_markup_mode=None)
+
+class _ListOrCommand(Groups):
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Its commands; a directory is taken for what it was meant as."""
+        if args and args[0] not in self.commands and Path(args[0]).expanduser().is_dir():
+            raise UsageError(f"{args[0]} is no command; to look there too: specli models --dir {args[0]}")
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(cls=_ListOrCommand, rich_markup_mode=None)
 
 _MODEL = Annotated[
     str, typer.Argument(metavar="MODEL", help="user/repo[:quant] on Hugging Face", show_default=False)

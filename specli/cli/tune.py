@@ -22,6 +22,7 @@ from specli.ui.terminal import announcer, echo, prose
 
 if TYPE_CHECKING:
     from specli.assembly import Generator
+    from specli.tune.candidates import Candidate
     from specli.tune.session import Plan, Tuning
     from specli.tune.verdict import Rule
 
@@ -247,12 +248,26 @@ def _print(generator: Generator, result: Tuning, rules: list[Rule], path: Path |
     if path is None:
         prose(f"Nothing was written: {result.choice.why}.")
         return
-    prose(f"Choice: {result.choice.candidate.name} ({result.choice.why})")
+    choice = result.choice.candidate
+    prose(f"Choice: {choice.name} ({result.choice.why})")
+    prose(f"As flags: {choice.flags}{_on_auto(choice)}")
     draft = " with this draft" if generator.draft_model else ""
     prose(
         f"Written to {path}; chat and run use it, and the costs measured, by themselves for this model{draft}, with "
         "this number of threads."
     )
+
+
+def _on_auto(choice: Candidate) -> str:
+    """What a user of the default has from a choice that is the default."""
+    from specli.tune.candidates import AUTO
+
+    if choice.name != AUTO:
+        return ""
+    bound = (
+        "; the length is an upper bound, the longest that was tried" if choice.spec.get("draft-n-max") else ""
+    )
+    return f" - what specli does untuned, too, but it now knows from the start what decodes cost here{bound}"
 
 
 def _title(generator: Generator) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from specli.settings import NEURAL, Value
+from specli.settings import NEURAL, Value, key
 
 OFF = "off"
 AUTO = "auto"
@@ -35,9 +35,21 @@ class Candidate:
         return types
 
     @property
+    def flags(self) -> str:
+        """The same on a command line."""
+        return " ".join(
+            key(name).flag if value is True else f"{key(name).flag} {_as_word(value)}"
+            for name, value in self.spec.items()
+        )
+
+    @property
     def fixed(self) -> bool:
         """Whether it drafts its full length always."""
         return self.spec.get("fixed") is True
+
+
+def _as_word(value: Value) -> str:
+    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 def _candidate(name: str, method: str, spec: Mapping[str, Value], length: int = 0) -> Candidate:
@@ -49,9 +61,9 @@ def off() -> Candidate:
     return _candidate(OFF, "none", {})
 
 
-def auto(longest: int) -> Candidate:
-    """Everything there is, by expected profit."""
-    return _candidate(AUTO, "auto", {"draft-n-max": longest})
+def auto(longest: int | None) -> Candidate:
+    """Everything there is, by expected profit. `longest`: bound of neural drafts, None where there are none."""
+    return _candidate(AUTO, "auto", {} if longest is None else {"draft-n-max": longest})
 
 
 def free(methods: Sequence[str]) -> list[Candidate]:

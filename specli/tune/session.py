@@ -175,7 +175,7 @@ class Session:
     ) -> list[Candidate]:
         """Who really runs: auto, the best n-gram settings, and the likeliest lengths of neural drafters."""
         longest = min(self._plan.longest, self._rows - 1)
-        found = [auto(longest)] if self._able else []
+        found = [auto(longest if set(self._able) & set(NEURAL) else None)] if self._able else []
         found += [neural(s.method, longest, fixed=False) for s in scouted]
         found += [r.candidate for r in screened[:_FREE_FINALISTS]]
         for each in scouted:
