@@ -47,6 +47,19 @@ def test_a_conversation(chat: Open, tmp_path: Path) -> None:
     assert (tmp_path / "DATA" / "history").stat().st_mode & 0o077 == 0
 
 
+def test_long_lines_of_help_go_on_below_their_text(chat: Open) -> None:
+    t = chat(columns=60)
+    t.sees(PROMPT)
+    t.press("/help\r")
+    t.sees("start a new line")
+    t.sees(PROMPT, 2)
+    lines = t.text[t.text.index("/help ") :].splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("/trace"))
+    assert lines[at + 1].startswith(" " * 18) and lines[at + 1].strip() and max(map(len, lines)) < 60
+    t.press(CTRL_D)
+    assert t.ends() == 0
+
+
 def test_the_next_turn_decodes_only_what_is_new(chat: Open) -> None:
     t = chat()
     t.sees(PROMPT)

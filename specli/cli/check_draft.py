@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +9,7 @@ import typer
 
 from specli.cli import complete
 from specli.errors import UsageError
-from specli.ui.terminal import echo, json_text, remark, with_fallbacks
+from specli.ui.terminal import announcer, echo, json_text
 
 if TYPE_CHECKING:
     from specli.engine.fit import Fit
@@ -95,7 +94,7 @@ def check_draft(
     if settings is not None and fit.verdict != "does-not-fit":
         from specli.pairing import measure as measure_pair
 
-        figures = measure_pair(fit.target, fit.draft, settings, _say)
+        figures = measure_pair(fit.target, fit.draft, settings, announcer())
     if as_json:
         _print_json(_as_json(fit, figures))
     else:
@@ -108,10 +107,6 @@ def _settings(profile: str | None, temp: float | None) -> Settings:
 
     given = profiles.load(profile) if profile else profiles.load()
     return profiles.resolve(given, {"temp": 0.0 if temp is None else temp})
-
-
-def _say(line: str) -> None:
-    remark(with_fallbacks(f"specli: {line}", sys.stderr))
 
 
 def _print_json(content: object) -> None:

@@ -74,10 +74,9 @@ def _find(name: str) -> Command | None:
 
 
 def _help(chat: Chat, _: str) -> None:
-    for command in COMMANDS:
-        chat.screen.say(f"/{command.name} {command.argument}".ljust(18) + command.help)
-    for key, what in _KEYS if chat.screen.interactive else ():
-        chat.screen.say(key.ljust(18) + what)
+    rows = [(f"/{command.name} {command.argument}", command.help) for command in COMMANDS]
+    for name, what in (*rows, *(_KEYS if chat.screen.interactive else ())):
+        chat.screen.say(name.ljust(18) + what, indent=18)
 
 
 def _exit(chat: Chat, _: str) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from specli.ui.terminal import can_move, remark, with_fallbacks
+from specli.ui.terminal import announcer, can_move, with_fallbacks
 
 _EVERY_S = 15.0  # between two lines in a log
 
@@ -39,8 +39,7 @@ class _Lines:
             return
         self._said = now
         left = (now - self._began) * (self._total - done) / done
-        line = f"specli: {100 * done / self._total:.0f}%, about {_time(left)} left · {what}"
-        remark(with_fallbacks(line, sys.stderr))
+        announcer()(f"{100 * done / self._total:.0f}%, about {_time(left)} left · {what}")
 
 
 def _time(seconds: float) -> str:

@@ -46,10 +46,17 @@ def with_fallbacks(text: str, stream: TextIO | None) -> str:
 
 def notice(text: str, stream: TextIO | None) -> str:
     """`text` as a line of the program's own, in words that fit a terminal; one line where it is none."""
-    line = with_fallbacks(f"specli: {text}", stream)
+    return wrapped(with_fallbacks(f"specli: {text}", stream), stream)
+
+
+def wrapped(line: str, stream: TextIO | None, indent: int = 0) -> str:
+    """`line` as lines of whole words that fit a terminal, those after the first indented by so many columns; as it is
+    where there is no terminal."""
     if stream is None or not is_terminal(stream):
         return line
-    return textwrap.fill(line, max(20, columns(stream) - 1), break_on_hyphens=False)
+    room = max(20, columns(stream) - 1)
+    hanging = " " * (indent if indent <= room // 2 else 0)
+    return textwrap.fill(line, room, subsequent_indent=hanging, break_on_hyphens=False)
 
 
 def echo(line: str) -> None:
@@ -60,11 +67,7 @@ def echo(line: str) -> None:
 def prose(text: str) -> None:
     """Print text of the program's own to stdout, in words that fit a terminal; one line where it is none."""
     line = with_fallbacks(text, sys.stdout)
-    if is_terminal(sys.stdout):
-        indent = " " * (len(line) - len(line.lstrip()) + 2) if line.startswith(" ") else ""
-        room = max(20, columns(sys.stdout) - 1)
-        line = textwrap.fill(line, room, subsequent_indent=indent, break_on_hyphens=False)
-    print(line)
+    print(wrapped(line, sys.stdout, len(line) - len(line.lstrip()) + 2 if line.startswith(" ") else 0))
 
 
 def announcer(quiet: bool = False) -> Callable[[str], None]:
