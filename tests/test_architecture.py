@@ -27,7 +27,7 @@ ROOMS: dict[str, set[str]] = {
     "profiles": {"errors", "paths", "settings"},
     "interrupts": {"errors"},
     "lastwords": set(),
-    "engine": {*_BASE, "paths", "lastwords"},
+    "engine": {*_BASE, "paths", "lastwords", "interrupts"},
     "drafters": {*_BASE, "engine"},
     "chat": {*_BASE, "engine", "paths"},
     "config": {"errors", "paths", "settings"},

@@ -349,9 +349,11 @@ def test_an_interrupted_json_is_still_one_object(environment: dict[str, str]) ->
     code = (
         "import os, signal, sys, threading, time\n"
         "from specli.cli.main import main\n"
-        "signal.signal(signal.SIGINT, before := signal.default_int_handler)\n"
+        "from specli.interrupts import Interrupts\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "def press():  # Ctrl-C, as soon as the answer listens for it\n"
-        "    while signal.getsignal(signal.SIGINT) is before: time.sleep(0.01)\n"
+        "    while not isinstance(getattr(signal.getsignal(signal.SIGINT), '__self__', None), Interrupts):\n"
+        "        time.sleep(0.01)\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
         "threading.Thread(target=press, daemon=True).start()\n"
         "sys.exit(main(sys.argv[1:]))"
