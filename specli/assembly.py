@@ -95,7 +95,12 @@ class Generator:
         self.stored_costs = recall_costs(costs_key(self.target, self.on_gpu))
         self._cast()
         if s.fixed_width is not None:
-            reason, _ = remembered_self_test(self.target, s.fixed_width, self.chunk)
+            reason, _ = remembered_self_test(
+                self.target,
+                s.fixed_width,
+                self.chunk,
+                lambda: self._say(f"testing whether --exact can be kept at width {s.fixed_width}, once…"),
+            )
             if reason:
                 raise UsageError(f"--exact cannot be kept with {self.model.name} here: {reason}")
 

@@ -34,7 +34,12 @@ def installed() -> bool:
 def because(reason: str) -> None:
     """What the library said before it ended the process."""
     global _reason
-    _reason = re.sub(r"\S*[/\\](?=\S)", "", " ".join(reason.split()))[:200]  # without where it was built
+    _reason = without_folders(reason)[:200]
+
+
+def without_folders(said: str) -> str:
+    """What the library said on one line, without where it was built."""
+    return re.sub(r"\S*[/\\](?=\S)", "", " ".join(said.split()))
 
 
 def install() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from specli import pruned
 from specli.casting import CastList, Request
 from specli.engine import backend, context, template
-from specli.engine.admission import admit, sound_header
+from specli.engine.admission import admit, admit_head, sound_header
 from specli.engine.context import Context, ContextParams
 from specli.engine.features import KINDS as FEATURES
 from specli.engine.gguf import Header, read_header
@@ -59,6 +59,7 @@ class Loader:
         would die in the middle of an answer."""
         self._check_memory()
         template.prepare()
+        self._try_head()
         inside = "draft-mtp" in self.methods and self.cast_list.draft_heads is None
         model = self.open_model(self.request.model, self._settings.gpu_layers, load_mtp=inside)
         self._repacks = model.params.use_extra_bufts and model.header.repackable
@@ -99,6 +100,12 @@ class Loader:
 
     def open_model(self, path: Path, gpu_layers: int | None, load_mtp: bool = False) -> Model:
         """A file's weights, repacked for this processor where that is known to work."""
+        extra = self._admitted(path, gpu_layers, load_mtp)
+        params = ModelParams(-1 if gpu_layers is None else gpu_layers, extra, load_mtp)
+        return self._stack.enter_context(Model(path, params))
+
+    def _admitted(self, path: Path, gpu_layers: int | None, load_mtp: bool) -> bool:
+        """Whether a file's weights may be repacked; says what there is to say of it."""
         admitted = admit(
             path,
             self._trial(gpu_layers, load_mtp),
@@ -106,12 +113,26 @@ class Loader:
             before_repack_trial=lambda: self._say(
                 "trying this library on this processor with this kind of model, once…"
             ),
-            before_trial=lambda: self._say(f"trying {path.name} in a process of its own, once…"),
+            before_trial=lambda: self._say_trying(path),
         )
         for line in admitted.notices:
             self._notice(line)
-        params = ModelParams(-1 if gpu_layers is None else gpu_layers, admitted.use_extra_bufts, load_mtp)
-        return self._stack.enter_context(Model(path, params))
+        return admitted.use_extra_bufts
+
+    def _say_trying(self, path: Path) -> None:
+        self._say(f"trying {path.name} in a process of its own, once…")
+
+    def _try_head(self) -> None:
+        """A file that drafts beside the target is tried with it, before the target takes up memory here."""
+        head, gpu_layers = self.request.draft, self._settings.gpu_layers
+        beside = {"draft-mtp"} if self.cast_list.draft_heads is not None else set(FEATURES)
+        if head is None or not beside & set(self.methods):
+            return
+        extra = self._admitted(self.request.model, gpu_layers, load_mtp=False)
+        trial = self._trial(gpu_layers, load_mtp=False)
+        line = admit_head(head, self.request.model, trial, extra, lambda: self._say_trying(head))
+        if line is not None:
+            self._notice(line)
 
     @cached_property
     def layer_set(self) -> pruned.LayerSet:
@@ -126,8 +147,8 @@ class Loader:
         return self.open_model(copy, gpu_layers)
 
     def open_head(self, gpu_layers: int | None, load_mtp: bool = False) -> Model:
-        """The draft's weights where they are no model but a head beside the target. Alone it cannot be tried out,
-        so its weights are repacked only where the target's are, which were."""
+        """The draft's weights where they are no model but a head beside the target, with which it was tried
+        out: its weights are repacked where the target's are."""
         path = self.request.draft
         assert path is not None
         sound_header(path)

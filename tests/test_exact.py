@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from specli import profiles
 from specli.assembly import Generator, Request
 from specli.chat.conversation import Message
+from specli.engine.context import Context, ContextParams
 from specli.engine.exact import DEPTHS, self_test
+from specli.engine.model import Model, ModelParams
 
 METHODS = ("ngram-simple", "ngram-map-k", "ngram-map-k4v", "draft-self", "draft-model")
 ASK = (
@@ -56,3 +59,25 @@ def test_the_self_test_crosses_the_steps_of_the_cache(generator: Generator) -> N
     assert any(depth < 256 < depth + 2 * 4 for depth in DEPTHS)
     assert any(depth < 512 < depth + 2 * 4 for depth in DEPTHS)
     assert self_test(generator.target, 4, generator.chunk) is None
+
+
+def test_the_self_test_of_a_large_width_takes_few_decodes(
+    tiny_target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each costs as many tokens as the width has rows."""
+    params = ModelParams(use_extra_bufts=False)
+    with (
+        Model(tiny_target, params) as model,
+        Context(model, ContextParams(n_ctx=1024, max_rows=48)) as context,
+    ):
+        decoded: list[int] = []
+        decode = context.decode
+
+        def counted(tokens: Sequence[int], *rest: Any, **named: Any) -> Any:
+            decoded.append(len(tokens))
+            return decode(tokens, *rest, **named)
+
+        monkeypatch.setattr(context, "decode", counted)
+        assert self_test(context, 48, 128) is None
+        assert any(depth < 512 < depth + 16 for depth in DEPTHS) and len(DEPTHS) == 3
+        assert 3 * 16 < decoded.count(48) < 3 * 45

@@ -176,6 +176,7 @@ def test_no_more_is_forced_than_asked_for(tiny_model: Model) -> None:
         ("root ::= !<|im_end|>", "not supported"),
         ("root ::= " + "(" * 5000 + '"a"' + ")" * 5000, "nested"),
         ('root ::= "a\0b"', "NUL"),
+        ('root ::= "\udcff"', "no UTF-8"),
         ('root ::= [a-z]{1,99999999999999999999999}', ""),
         ('root ::= "a"{2001,}', "repetitions"),
     ],
@@ -382,6 +383,12 @@ def test_what_is_no_schema_is_one_line(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         schema_grammar(text)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 200
+
+
+def test_a_schema_of_what_no_answer_can_say_is_one_line(tiny_target: Path) -> None:
+    with pytest.raises(UsageError, match="surrogate") as caught:
+        generator(tiny_target, json_schema='{"const": "\\ud800"}')
+    assert "\n" not in str(caught.value)
 
 
 # -- answers ------------------------------------------------------------------------------------

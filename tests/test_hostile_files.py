@@ -12,14 +12,17 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from feature_models import RandomDraft
 from gguf_builder import ARRAY, F32, I32, MODELS, STRING, U32, string, value
 from made_models import Made, words
-from model_edits import Entry, Gguf
+from model_edits import Entry, Gguf, as_qwen3, heads_only
+from running import Runner
 
 from specli.engine import admission, probe
-from specli.engine.admission import admit, sound_header
+from specli.engine.admission import admit, admit_head, sound_header
 from specli.engine.gguf import read_header
 from specli.engine.gguf_model import check_model
 from specli.engine.probe import FAULT_VARIABLE, Outcome, TrialSettings
@@ -186,9 +189,9 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The files that are tried in a child process, as they are."""
     tried: list[Path] = []
 
-    def run(path: Path, *rest: object) -> Outcome:
+    def run(path: Path, *rest: Any, **named: Any) -> Outcome:
         tried.append(path)
-        return probe.run_trial(path, *rest)  # type: ignore[arg-type]
+        return probe.run_trial(path, *rest, **named)
 
     monkeypatch.setattr(admission, "run_trial", run)
     return tried
@@ -273,6 +276,57 @@ def test_what_the_check_does_not_know_ends_the_child_only(cache: Path, tmp_path:
         admit(model, SETTINGS, no_repack=True)
 
 
+def in_halves(source: Path, out: Path, name: str) -> Path:
+    """A copy with one tensor, a norm, stored as F16."""
+    file = Gguf(source)
+    (tensor,) = [t for t in file.tensors if t.name == name]
+    tensor.kind, tensor.data = 1, bytes(2 * tensor.dims[0])
+    return file.write(out)
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> dict[str, tuple[Path, Path, str]]:
+    """Files that draft beside a model, by kind: the model, the file, and one of its norms."""
+    qwen = as_qwen3(MTP, tmp_path / "qwen3.gguf")
+    heads = heads_only(MTP, tmp_path / "heads.gguf")
+    block = RandomDraft(qwen, "dflash").write(tmp_path / "block.gguf")
+    return {
+        "heads": (MTP, heads, "blk.4.nextn.enorm.weight"),
+        "eagle": (qwen, MODELS / "tiny-eagle3.gguf", "blk.0.attn_norm.weight"),
+        "block": (qwen, block, "blk.0.attn_norm.weight"),
+    }
+
+
+@pytest.mark.parametrize("kind", ["heads", "eagle", "block"])
+def test_what_drafts_beside_the_model_is_tried_beside_it(
+    kind: str, beside: dict[str, tuple[Path, Path, str]], cache: Path, tmp_path: Path, run: Runner
+) -> None:
+    model, head, norm = beside[kind]
+    good = run("-m", model, "--draft-model", head, "a")
+    assert good.code == 0 and good.out, good.err
+    broken = in_halves(head, tmp_path / "halves.gguf", norm)
+    result = run("-m", model, "--draft-model", broken, "a")
+    assert result.code == 1 and not result.out
+    assert "halves.gguf: llama.cpp does not survive this file (SIGABRT: binary-ops.cpp" in result.line
+
+
+def test_a_head_is_tried_once_for_a_model(
+    beside: dict[str, tuple[Path, Path, str]], cache: Path, tmp_path: Path, trials: list[Path]
+) -> None:
+    model, head, _ = beside["eagle"]
+    for _ in range(2):
+        assert admit_head(head, model, SETTINGS, False) is None
+    assert len(trials) == 1
+    other = tmp_path / "other.gguf"
+    file = Gguf(model)
+    file.set("general.name", STRING, "another")
+    admit_head(head, file.write(other), SETTINGS, False)
+    assert len(trials) == 2
+    for _ in range(2):  # heads of another model: refused by the child, said elsewhere, and not remembered
+        assert admit_head(beside["heads"][1], DRAFT, SETTINGS, False) is None
+    assert len(trials) == 4
+
+
 def test_a_cache_that_takes_nothing_is_one_notice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("no directory")
     monkeypatch.setenv("SPECLI_CACHE_DIR", str(tmp_path / "file"))
@@ -341,13 +395,17 @@ def test_a_header_once_checked_is_not_checked_again(
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the harness needs Linux")
-def test_mutated_files_harm_nobody(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["models", "heads", "eagle", "block"])
+def test_mutated_files_harm_nobody(
+    kind: str, beside: dict[str, tuple[Path, Path, str]], tmp_path: Path
+) -> None:
     """Files that pass the check may still be more than llama.cpp bears; then its child process dies and not
     specli. What must not be: hangs, memory, errors that are not specli's."""
     script = Path(__file__).parent / "fuzz" / "model_files.py"
-    count = os.environ.get("SPECLI_FUZZ", "60")
+    count = os.environ.get("SPECLI_FUZZ", "60" if kind == "models" else "20")
+    files = [] if kind == "models" else [str(beside[kind][1]), "--beside", str(beside[kind][0])]
     done = subprocess.run(
-        [sys.executable, str(script), "--folder", str(tmp_path), "--count", count],
+        [sys.executable, str(script), "--folder", str(tmp_path / "fuzz"), "--count", count, *files],
         capture_output=True,
         text=True,
     )

@@ -15,7 +15,7 @@ from running import TINY
 from specli import interrupts
 from specli.engine import backend
 from specli.engine.context import Context, ContextParams
-from specli.engine.model import Model
+from specli.engine.model import Model, ModelParams
 from specli.errors import Interrupted
 from specli.interrupts import Interrupts, held, resend_dropped
 
@@ -127,7 +127,11 @@ def test_an_interrupt_that_only_sets_a_flag_ends_the_load_too() -> None:
 
 
 def test_an_interrupt_in_the_log_of_a_context_is_heard() -> None:
-    with Model(TINY) as model, pressed_in_the_log(), pytest.raises(KeyboardInterrupt):
+    with (
+        Model(TINY, ModelParams(use_extra_bufts=False)) as model,
+        pressed_in_the_log(),
+        pytest.raises(KeyboardInterrupt),
+    ):
         Context(model, ContextParams(n_ctx=256))
 
 

@@ -101,8 +101,43 @@ def admit(
             record.tried.append(key)
             unkept = record.keep()
             if unkept:
-                notices.append(f"{path.name} will be tried in a child process again next time: {unkept}")
+                notices.append(_tried_again(path, unkept))
     return Admission(verdict.use_extra_bufts, tuple(notices))
+
+
+def admit_head(
+    head: Path,
+    target: Path,
+    settings: TrialSettings,
+    use_extra_bufts: bool,
+    before_trial: Callable[[], None] = lambda: None,
+) -> str | None:
+    """Find out whether a file that drafts from the hidden rows of `target` can be loaded beside it; the target
+    itself must have been admitted under the same settings. `before_trial` is called where that takes a while.
+
+    Gives a notice, None if there is nothing to say. Raises ModelFileError for a file that llama.cpp would die over,
+    MemoryShortage where the child was killed. Whether the two fit is not asked here.
+    """
+    path, model = head.absolute(), target.absolute()
+    header, beside = sound_header(path), read_header(model)
+    record = _recall(header)
+    key = f"{beside.fingerprint} {_settings_key(settings, use_extra_bufts)}"
+    if key in record.tried:
+        return None
+    if beside.file_size > _LARGE:
+        before_trial()
+    size = header.file_size * header.split_count + beside.file_size * beside.split_count
+    outcome = run_trial(
+        model, settings, use_extra_bufts, 120 + size / 25e6, room=room(size, settings), head=path
+    )
+    if outcome.ended == "died":
+        raise _death(path, outcome)
+    if outcome.ended != "ok":  # what does not fit is said where it is opened, better than here
+        return None
+    record.checks = _CHECKS
+    record.tried.append(key)
+    unkept = record.keep()
+    return _tried_again(path, unkept) if unkept else None
 
 
 def admit_vocabulary(path: Path) -> None:
@@ -116,6 +151,10 @@ def admit_vocabulary(path: Path) -> None:
     if _tried(header, settings, False):
         record.tried.append(_settings_key(settings, False))
         record.keep()
+
+
+def _tried_again(path: Path, why: str) -> str:
+    return f"{path.name} will be tried in a child process again next time: {why}"
 
 
 def _tried(header: Header, settings: TrialSettings, extra: bool) -> bool:

@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,8 @@ from specli.errors import SpecliError
 
 # just before the cache's steps at 256 and 512 cells, so that the test crosses them, and a shallow one
 DEPTHS = (96, 250, 506)
+_LARGE = 256 << 20  # bytes times rows, from which a test is not over at once
+_SINGLE = 16  # tokens that are decoded one at a time at each depth; more would take minutes where W is large
 
 
 def self_test(context: Context, width: int, chunk: int) -> str | None:
@@ -74,10 +76,15 @@ def _compare(
 
 def _ways(width: int, stretch: int, rng: random.Random) -> list[list[int]]:
     """How many tokens each decode of the stretch really advances: one at a time, all, and mixed."""
-    mixed: list[int] = []
-    while sum(mixed) < stretch:
-        mixed.append(min(rng.randint(1, width), stretch - sum(mixed)))
-    return [[1] * stretch, [width] * 2, mixed]
+
+    def mixed(n: int) -> list[int]:
+        steps: list[int] = []
+        while sum(steps) < n:
+            steps.append(min(rng.randint(1, width), n - sum(steps)))
+        return steps
+
+    single = min(stretch, _SINGLE)
+    return [[1] * single + mixed(stretch - single), [width] * 2, mixed(stretch)]
 
 
 def _decode(
@@ -94,10 +101,13 @@ def _decode(
     return out
 
 
-def remembered_self_test(context: Context, width: int, chunk: int) -> tuple[str | None, bool]:
+def remembered_self_test(
+    context: Context, width: int, chunk: int, before_test: Callable[[], None] = lambda: None
+) -> tuple[str | None, bool]:
     """`self_test`, its verdict kept in the cache directory under model, build, processor and settings.
 
-    Returns the reason (None: exact) and whether it was remembered rather than tested now.
+    Returns the reason (None: exact) and whether it was remembered rather than tested now. `before_test` is called
+    where it was not, and the model is large enough for that to take a while.
     """
     p: ContextParams = context.params
     model = context.model
@@ -115,6 +125,8 @@ def remembered_self_test(context: Context, width: int, chunk: int) -> tuple[str 
             return known["reason"], True
     except (OSError, ValueError, KeyError, TypeError):
         pass
+    if model.size_bytes * width > _LARGE:
+        before_test()
     reason = self_test(context, width, chunk)
     with contextlib.suppress(SpecliError):  # else it is tested again next time
         paths.write_atomic(path, json.dumps({"key": key, "reason": reason}))

@@ -181,6 +181,8 @@ def _refuse_what_the_library_cannot_take(text: str) -> None:
     """UsageError for what it would take and then die of."""
     if "\0" in text:
         raise UsageError("it holds a NUL character")
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise UsageError("it holds half a surrogate pair or a byte that is no UTF-8, which no answer can say")
     depth = 0
     for part in _PARTS.findall(text):
         depth += (part == "(") - (part == ")")

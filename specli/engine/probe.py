@@ -1,8 +1,8 @@
 """The trial run: a child process that loads a model and decodes, so that a crash hits nobody.
 
-    python -m specli.engine.probe PATH SETTINGS USE_EXTRA_BUFTS WIDTHS ROOM
+    python -m specli.engine.probe PATH SETTINGS USE_EXTRA_BUFTS WIDTHS ROOM [HEAD]
 
-Exit code 0: it decoded at all widths. REFUSED: the library said no without dying; its reason is the
+Exit code 0: it decoded at all widths, and drafted with the file HEAD. REFUSED: the library said no without dying; its reason is the
 last line of stdout. Any other end is a death. Not for people to run: `admission.admit` and
 `backend.repack_verdict` do, through `run_trial`. ROOM: bytes of address space, 0 for any.
 
@@ -20,16 +20,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from specli.errors import SpecliError
+from specli.lastwords import without_folders
+
+if TYPE_CHECKING:
+    from specli.engine.opening import ContextParams
 
 REFUSED = 3
 FAULT_VARIABLE = "SPECLI_PROBE_FAULT"
 # one row, two rows (where AMX crashes), an even tile, and more than one tile of rows
 WIDTHS = (1, 2, 8, 40)
+_TOKENS, _BATCH, _HEAD_TOKENS = 128, 64, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +81,16 @@ def run_trial(
     timeout: float,
     widths: Sequence[int] = WIDTHS,
     room: int | None = None,
+    head: Path | None = None,
 ) -> Outcome:
     """Decode in a child process, away from the terminal; more than `timeout` seconds is a death.
 
-    `room`: bytes of address space that the child may take for the model, None for any.
+    `room`: bytes of address space that the child may take for the model, None for any. `head`: a file that drafts
+    from the model's hidden rows, tried beside it.
     """
     root, env = child_environment()
     arguments = [str(path), settings.to_json(), str(int(extra)), json.dumps(list(widths)), str(room or 0)]
-    command = [sys.executable, "-m", "specli.engine.probe", *arguments]
+    command = [sys.executable, "-m", "specli.engine.probe", *arguments, *([str(head)] if head else [])]
     try:
         done = subprocess.run(
             command,
@@ -121,7 +128,9 @@ def _death(code: int, said: str) -> Outcome:
         name = f"exit code {code:#x}" if code > 255 else f"exit code {code}"
     crash = name not in ("SIGABRT", "exit code 1")
     # killed from outside: most likely this model was too big for the memory, which says nothing of others
-    return Outcome("died", name if crash or not said else f"{name}: {said}", lasting=name != "SIGKILL")
+    return Outcome(
+        "died", name if crash or not said else f"{name}: {without_folders(said)}", lasting=name != "SIGKILL"
+    )
 
 
 def _last_line(output: bytes) -> str:
@@ -136,7 +145,10 @@ def main(arguments: list[str]) -> int:
     _fault(os.environ.get(FAULT_VARIABLE, ""), extra)
     try:
         _limit(int(arguments[4]))
-        exercise(path, settings, extra, json.loads(arguments[3]))
+        if len(arguments) > 5:
+            exercise_head(path, Path(arguments[5]), settings, extra)
+        else:
+            exercise(path, settings, extra, json.loads(arguments[3]))
     except MemoryError:
         print(f"{path.name}: loading it takes far more memory than its size", flush=True)
         return REFUSED
@@ -188,7 +200,7 @@ def _fault(fault: str, extra: bool) -> None:
 def exercise(path: Path, settings: TrialSettings, extra: bool, widths: Sequence[int] = WIDTHS) -> None:
     """Load, spell the vocabulary, and decode once at each width, through the same code as the real run."""
     # here and not above: `backend` imports this module
-    from specli.engine.context import Context, ContextParams
+    from specli.engine.context import Context
     from specli.engine.model import Model, ModelParams
     from specli.engine.mtp import Heads
     from specli.engine.nextn import file_heads
@@ -201,18 +213,7 @@ def exercise(path: Path, settings: TrialSettings, extra: bool, widths: Sequence[
         return
     model.vocab.tokenize(" Hi\n\n<|é1", special=True)
     snapshots = max(widths) - 1 if model.takes_snapshots else 0
-    params = ContextParams(
-        n_ctx=128,
-        n_batch=64,
-        n_ubatch=64,
-        threads=settings.threads,
-        threads_batch=settings.threads,
-        flash_attn=settings.flash_attn,
-        type_k=settings.type_k,
-        type_v=settings.type_v,
-        snapshots=snapshots,
-        hidden=settings.load_mtp,
-    )
+    params = replace(_context(settings), snapshots=snapshots, hidden=settings.load_mtp)
     context = Context(model, params)
     runs_heads = settings.load_mtp and file_heads(model.header).problem is None
     heads = Heads(context, params) if runs_heads else None
@@ -221,6 +222,51 @@ def exercise(path: Path, settings: TrialSettings, extra: bool, widths: Sequence[
         context.decode(tokens, rows=min(width, context.max_rows))
     if heads is not None:
         heads.extend(int(heads.start(1).argmax()))
+
+
+def exercise_head(path: Path, head: Path, settings: TrialSettings, extra: bool) -> None:
+    """Draft with a file of prediction heads, an EAGLE-3 head or a block draft, beside the model at `path`."""
+    from specli.engine.blocks import Blocks
+    from specli.engine.context import Context
+    from specli.engine.eagle3 import Eagle
+    from specli.engine.features import feature_draft
+    from specli.engine.gguf import read_header
+    from specli.engine.model import Model, ModelParams
+    from specli.engine.mtp import Heads
+
+    found = feature_draft(read_header(head))
+    target = Model(path, ModelParams(settings.gpu_layers, extra))
+    own = Model(head, ModelParams(settings.gpu_layers, extra, load_mtp=found is None))
+    layers = found.layers if found is not None else ()
+    params = replace(_context(settings), hidden=found is None, layers=layers)
+    context = Context(target, params)
+    tokens = [7 * i % context.n_vocab for i in range(_HEAD_TOKENS)]
+    if found is not None and found.block > 1:
+        blocks = Blocks(context, params, own)
+        context.decode(tokens, rows=1)
+        blocks.propose(1, found.most or 1)
+        return
+    cache = Heads(context, params, own) if found is None else Eagle(context, params, own)
+    context.decode(tokens, rows=1)
+    for _ in range(2):
+        cache.extend(int(cache.start(1).argmax()))
+        context.decode([1, 2], rows=1)
+
+
+def _context(settings: TrialSettings) -> ContextParams:
+    """A small one."""
+    from specli.engine.opening import ContextParams
+
+    return ContextParams(
+        n_ctx=_TOKENS,
+        n_batch=_BATCH,
+        n_ubatch=_BATCH,
+        threads=settings.threads,
+        threads_batch=settings.threads,
+        flash_attn=settings.flash_attn,
+        type_k=settings.type_k,
+        type_v=settings.type_v,
+    )
 
 
 if __name__ == "__main__":

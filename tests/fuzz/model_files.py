@@ -5,7 +5,7 @@
 Each file is checked, loaded, given a context and decoded at one row and at four, in a fork with a limit on
 address space and time. What is counted: refused by the check, refused by the library, decoded; and
 what should not be: signals (the check let a file pass that ends the process), hangs, memory, errors that
-are not of specli's.
+are not of specli's. With --beside TARGET the files are heads that draft for that model.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ sys.path[:] = [entry for entry in sys.path if entry]
 from forks import Ended, forked  # noqa: E402
 from mutate import Mutation, mutation  # noqa: E402
 
-from specli.engine import backend, context, mtp, nextn  # noqa: E402  (before any fork, not in each)
-from specli.engine.gguf import read_header  # noqa: E402
+from specli.engine import backend, blocks, context, eagle3, mtp, nextn  # noqa: E402  (before any fork, not in each)
+from specli.engine.features import feature_draft, feature_problem  # noqa: E402
+from specli.engine.gguf import Header, read_header  # noqa: E402
 from specli.engine.gguf_model import check_model  # noqa: E402
-from specli.engine.probe import TrialSettings, exercise  # noqa: E402
+from specli.engine.nextn import file_heads  # noqa: E402
+from specli.engine.probe import TrialSettings, exercise, exercise_head  # noqa: E402
 from specli.errors import ModelFileError, SpecliError  # noqa: E402
 
-IMPORTED = (context, mtp, nextn)
+IMPORTED = (blocks, context, eagle3, mtp, nextn)
 SECONDS = 10.0
 ALLOWANCE = 256 << 20
 DECODED, CHECKED, REFUSED, MEMORY = 0, 10, 11, 12
@@ -60,15 +62,22 @@ class Case:
         return self.outcome not in NAMES.values()
 
 
-def run_file(path: Path, settings: TrialSettings | None = None) -> int:
-    """Check, load and decode one file; in a fork."""
+def run_file(path: Path, settings: TrialSettings | None = None, beside: Path | None = None) -> int:
+    """Check, load and decode one file, or draft with it `beside` a model; in a fork."""
+    settings = settings or TrialSettings(threads=1)
     try:
-        check_model(read_header(path))
+        header = read_header(path)
+        check_model(header)
     except ModelFileError as error:
         assert str(error).isprintable()
         return CHECKED
+    if beside is not None and _unfit(header, beside):
+        return CHECKED
     try:
-        exercise(path, settings or TrialSettings(threads=1), extra=False, widths=(1, 4))
+        if beside is not None:
+            exercise_head(beside, path, settings, extra=False)
+        else:
+            exercise(path, settings, extra=False, widths=(1, 4))
     except MemoryError:
         return MEMORY
     except SpecliError as error:
@@ -78,13 +87,21 @@ def run_file(path: Path, settings: TrialSettings | None = None) -> int:
     return DECODED
 
 
+def _unfit(head: Header, beside: Path) -> str | None:
+    """Why specli would not draft with it."""
+    if feature_draft(head) is None:
+        found = file_heads(head)
+        return found.problem if found.heads_only else "no head"
+    return feature_problem(read_header(beside), head)
+
+
 def outcome(ended: Ended) -> str:
     if ended.hung:
         return "hang"
     return ended.signal or NAMES.get(ended.code, "traceback")
 
 
-def cases(models: Sequence[Path], seeds: range, folder: Path) -> Iterator[Case]:
+def cases(models: Sequence[Path], seeds: range, folder: Path, beside: Path | None = None) -> Iterator[Case]:
     """Every seed's mutation of the models in turn, tried."""
     backend.load_library()
     path = folder / "mutated.gguf"
@@ -93,7 +110,7 @@ def cases(models: Sequence[Path], seeds: range, folder: Path) -> Iterator[Case]:
         made = mutation(model, seed)
         path.write_bytes(made.data)
         settings = TrialSettings(threads=1, load_mtp="mtp" in model.name and seed % 2 == 0)
-        ended = forked(lambda s=settings: run_file(path, s), SECONDS, 2 * len(made.data) + ALLOWANCE)
+        ended = forked(lambda s=settings: run_file(path, s, beside), SECONDS, 2 * len(made.data) + ALLOWANCE)
         yield Case(model, seed, made, outcome(ended), ended)
 
 
@@ -129,6 +146,7 @@ def main() -> int:
     parser.add_argument(
         "models", type=Path, nargs="*", default=sorted((HERE.parent / "models").glob("*.gguf"))
     )
+    parser.add_argument("--beside", type=Path, help="the model that the files draft for")
     args = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # shells take it from jobs in the background
     args.folder.mkdir(parents=True, exist_ok=True)
@@ -138,7 +156,8 @@ def main() -> int:
     base = forked(lambda: 0, SECONDS).peak
     began, peak = time.monotonic(), 0
     found: list[tuple[str, str]] = []
-    for case in _until_ctrl_c(cases(args.models, range(args.start, args.start + args.count), args.folder)):
+    tried = cases(args.models, range(args.start, args.start + args.count), args.folder, args.beside)
+    for case in _until_ctrl_c(tried):
         found.append((case.mutation.kind, case.outcome))
         peak = max(peak, case.ended.peak - base)
         if case.bad:
