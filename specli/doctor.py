@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Literal
 
 from specli import __version__, paths
-from specli.errors import EngineError, Interrupted, SpecliError
+from specli.errors import EngineError, Interrupted, ModelFileError, SpecliError
 
 if TYPE_CHECKING:
     from specli.engine.context import Context
@@ -90,7 +90,6 @@ def _versions() -> Iterator[Check]:
 
 
 def _places() -> Iterator[Check]:
-    from specli.config import config_path, load_config
     from specli.download import hf_cache_dir, is_offline
 
     for name, path in (
@@ -103,16 +102,7 @@ def _places() -> Iterator[Check]:
             "" if good else ": cannot be written; nothing is remembered there, set another by SPECLI_*_DIR"
         )
         yield Check(name, "ok" if good else "note", f"{path}{advice}")
-    try:
-        config = load_config()
-        default = f"default model {config.default}" if config.default else "no default model"
-        yield Check(
-            "config",
-            "ok",
-            f"{config_path()}: {default}" if config_path().exists() else "none, and none needed",
-        )
-    except SpecliError as error:
-        yield Check("config", "broken", str(error))
+    yield _config()
     from specli.profiles import available
 
     bad = [entry for entry in available() if entry.problem]
@@ -123,6 +113,28 @@ def _places() -> Iterator[Check]:
     )
     offline = " (offline: HF_HUB_OFFLINE is set)" if is_offline() else ""
     yield Check("models folder", "ok", f"{hf_cache_dir()}{offline}")
+
+
+def _config() -> Check:
+    """The user's config.toml, and the file of the default model it names."""
+    from specli.config import config_path, load_config
+    from specli.engine.gguf import read_header
+    from specli.hub import default_model
+
+    place = config_path()
+    try:
+        default = load_config().default
+        file = default_model() if default else None
+        if file is not None:
+            read_header(file)
+    except ModelFileError as error:
+        said = f"{place}: the default model cannot be used: {error}; `specli models default` chooses another"
+        return Check("config", "broken", said)
+    except SpecliError as error:
+        return Check("config", "broken", str(error))
+    if not place.exists():
+        return Check("config", "ok", "none, and none needed")
+    return Check("config", "ok", f"{place}: {f'default model {default}' if default else 'no default model'}")
 
 
 def _library() -> Iterator[Check]:

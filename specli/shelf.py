@@ -1,5 +1,5 @@
 """The models that lie on the disk: specli's, Hugging Face's, llama.cpp's and LM Studio's folders, the
-demo model, and `models.dirs` of the config; and which of them could draft for which."""
+demo model, `models.dirs` of the config, and the default model; and which of them could draft for which."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from specli.engine.gguf import Header, read_header
 from specli.engine.memory import weight_bytes
 from specli.engine.nextn import file_heads
 from specli.errors import ModelFileError, SpecliError
-from specli.hub import embedded_model
+from specli.hub import default_model, embedded_model
 
 LARGEST_DRAFT = 0.6
 """A draft with more than this part of the target's bytes is not proposed: it cannot be fast enough."""
@@ -91,7 +91,8 @@ def _llama_cache() -> Path:
 
 
 def models(more: Sequence[Path] = ()) -> list[Shelved]:
-    """All models in `folders(more)`, each file once, by folder and name. Broken files say what is wrong."""
+    """All models in `folders(more)` and the default one, each file once, by folder and name. Broken files say what
+    is wrong."""
     seen: set[Path] = set()
     out: list[Shelved] = []
     for folder, path in _files(more):
@@ -111,6 +112,10 @@ def _files(more: Sequence[Path]) -> Iterator[tuple[str, Path]]:
             here = [name for name in names if name.lower().endswith(".gguf") and not name.startswith(".")]
             for name in whole_models(sorted(here)):
                 yield folder.name, Path(directory) / name
+    with suppress(SpecliError):  # not there: the list is about what is
+        chosen = default_model()
+        if chosen is not None:
+            yield "elsewhere", chosen
 
 
 def _shelved(path: Path, folder: str) -> Shelved:

@@ -63,6 +63,18 @@ def test_what_is_broken_is_said_and_is_exit_code_1(tmp_path: Path, tiny_draft: P
     assert done.returncode == 1 and "broken  profiles" in done.stdout and "mine.toml" in done.stdout
 
 
+def test_a_default_model_that_cannot_be_used_is_a_broken_config(tmp_path: Path, tiny_draft: Path) -> None:
+    (tmp_path / "config").mkdir()
+    text = tmp_path / "README.md"
+    text.write_text("# no model\n")
+    for default in (text, tmp_path / "gone.gguf"):
+        (tmp_path / "config" / "config.toml").write_text(f'[models]\ndefault = "{default}"\n')
+        said = {check.name: check for check in examine(None).checks}["config"]
+        assert said.state == "broken" and str(default) in said.said
+    (tmp_path / "config" / "config.toml").write_text(f'[models]\ndefault = "{tiny_draft}"\n')
+    assert {check.name: check.state for check in examine(None).checks}["config"] == "ok"
+
+
 def test_a_model_that_cannot_be_read_is_a_finding(tmp_path: Path) -> None:
     cut = tmp_path / "cut.gguf"
     cut.write_bytes(b"GGUF\3\0\0\0")

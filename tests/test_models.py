@@ -114,6 +114,28 @@ def test_default_is_kept_by_its_absolute_path(tiny_draft: Path, monkeypatch: pyt
     assert str(tiny_draft) not in specli("models", "default").stdout
 
 
+def test_what_is_no_model_does_not_become_the_default(tiny_draft: Path, tmp_path: Path) -> None:
+    text = tmp_path / "README.md"
+    text.write_text("# no model\n")
+    done = specli("models", "default", text)
+    assert done.returncode == 1 and str(text) in done.stderr
+    assert not config_path().exists()
+
+
+def test_the_default_model_is_listed_and_marked_wherever_it_lies(tiny_draft: Path, tmp_path: Path) -> None:
+    place = tmp_path / "far" / "mine.gguf"
+    place.parent.mkdir()
+    place.write_bytes(tiny_draft.read_bytes())
+    assert specli("models", "default", place).returncode == 0
+    rows = listed("--dir", tiny_draft.parent)
+    assert rows["mine"]["path"] == str(place)
+    assert [name for name, row in rows.items() if row["default"]] == ["mine"]
+    marked = [line for line in specli("models").stdout.splitlines() if line.endswith("(default)")]
+    assert len(marked) == 1 and marked[0].split()[0] == "mine"
+    place.unlink()
+    assert "mine" not in listed("--dir", tiny_draft.parent)
+
+
 # -- the offer -------------------------------------------------------------------------------------
 
 

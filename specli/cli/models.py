@@ -44,7 +44,7 @@ def list_models(
     """List the models on this disk, fetch one, choose the default.
 
     Looks in specli's, Hugging Face's, llama.cpp's and LM Studio's folders and in the config's `models.dirs`, and
-    says what is inside and which could draft for which.
+    says what is inside, which is the default, and which could draft for which.
     """
     if ctx.invoked_subcommand is not None:
         if dirs or as_json:
@@ -58,13 +58,13 @@ def list_models(
         raise UsageError(f"--dir {missing[0]}: no such directory")
     from specli.shelf import drafts_for, models
 
-    found = models(more)
+    found, default = models(more), _default_file()
     drafts = {each.path: drafts_for(each, found) for each in found}
     if as_json:
-        rows = [_as_json(each, drafts[each.path]) for each in found]
+        rows = [_as_json(each, drafts[each.path], default) for each in found]
         typer.echo(json_text(rows, indent=2))
     elif found:
-        _print(found, drafts)
+        _print(found, drafts, default)
     else:
         _print_none(more)
 
@@ -99,6 +99,7 @@ def default(
 ) -> None:
     """Print the model that is used without -m, or choose it."""
     from specli.config import load_config, set_default
+    from specli.engine.gguf import read_header
     from specli.hub import resolve_model
 
     if clear and reference is not None:
@@ -111,6 +112,7 @@ def default(
         echo(load_config().default or str(resolve_model(None)))
         return
     path = resolve_model(reference)
+    read_header(path)  # what is no model would fail every run from now on
     named = reference if not Path(reference).expanduser().exists() else str(path.absolute())
     place = set_default(named)
     announcer()(f"the default model is {named} now (in {place})")
@@ -119,12 +121,25 @@ def default(
 # -- the list --------------------------------------------------------------------------------------
 
 
-def _as_json(each: Shelved, drafts: Sequence[Shelved]) -> dict[str, Any]:
+def _default_file() -> Path | None:
+    """The file that is used without -m, None where none is on this disk."""
+    from specli.errors import SpecliError
+    from specli.hub import default_model
+
+    try:
+        chosen = default_model()
+    except SpecliError:
+        return None
+    return chosen and chosen.resolve()
+
+
+def _as_json(each: Shelved, drafts: Sequence[Shelved], default: Path | None) -> dict[str, Any]:
     header = each.header
     return {
         "name": each.name,
         "path": str(each.path),
         "folder": each.folder,
+        "default": each.path.resolve() == default,
         "problem": each.problem,
         "architecture": header.architecture if header else None,
         "family": each.family or None,
@@ -138,14 +153,15 @@ def _as_json(each: Shelved, drafts: Sequence[Shelved]) -> dict[str, Any]:
     }
 
 
-def _print(found: Sequence[Shelved], drafts: dict[Path, list[Shelved]]) -> None:
+def _print(found: Sequence[Shelved], drafts: dict[Path, list[Shelved]], default: Path | None) -> None:
     folder = ""
     width = min(60, max(len(each.name) for each in found))
     for each in found:
         if each.folder != folder:
             folder = each.folder
             echo(f"{folder}:")
-        echo(f"  {each.name:{width}}  {_about(each)}")
+        mark = " (default)" if each.path.resolve() == default else ""
+        echo(f"  {each.name:{width}}  {_about(each)}{mark}")
         echo(f"  {'':{width}}  {each.path}")
         for draft in drafts[each.path]:
             echo(f"  {'':{width}}  {draft.name} could draft for it")
