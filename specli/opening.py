@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specli.errors import ModelFileError, UsageError
-from specli.settings import DEFAULT_PROFILE, Settings
+from specli.settings import Settings
 
 if TYPE_CHECKING:
     from specli.assembly import Generator
@@ -20,14 +20,15 @@ if TYPE_CHECKING:
 class Order:
     """What was asked for, before any file was looked at.
 
-    `given`: settings by name, None for what was not given. `raw`: use no chat template. `verbose`: print the
+    `given`: settings by name, None for what was not given. `profile`: a name or a file, None if none was asked for.
+    `raw`: use no chat template. `verbose`: print the
     library's log. `offer_draft`: say, once for each model, which draft on the disk would fit. `use_tuned`:
     take the profile that `specli tune` wrote for these models, if it holds here and no other was asked for.
     `ignore_end`: answers go on past end tokens.
     """
 
     given: Mapping[str, object]
-    profile: str = DEFAULT_PROFILE
+    profile: str | None = None
     template_file: Path | None = None
     raw: bool = False
     verbose: bool = False
@@ -94,7 +95,7 @@ def is_raw(generator: Generator, raw: bool) -> bool:
 def _tuned(order: Order, request: Request, say: Callable[[str], None]) -> Request:
     """`request` as tuned, where nothing else was asked for."""
     settings = request.settings
-    asked = order.profile != DEFAULT_PROFILE or "flag" in (
+    asked = order.profile is not None or "flag" in (
         settings.origin("types"),
         settings.origin("fixed"),
     )

@@ -124,9 +124,9 @@ def path_of(name_or_path: str) -> Path:
     )
 
 
-def load(name_or_path: str = DEFAULT_PROFILE) -> Profile:
-    """Read and check a profile. Raises ProfileError: the file, the key, the nearest right one."""
-    path = path_of(name_or_path)
+def load(name_or_path: str | None = None) -> Profile:
+    """Read and check a profile, the default one without a name. Raises ProfileError: the file, the key, the nearest right one."""
+    path = path_of(DEFAULT_PROFILE if name_or_path is None else name_or_path)
     source = BUILT_IN if path.parent == _shipped_dir() else str(path)
     try:
         with path.open("rb") as file:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -40,11 +40,16 @@ class Key:
         """For a profile's [measured.key]."""
         return {name.replace("_", "-"): value for name, value in asdict(self).items() if value is not None}
 
-    def changes(self, table: Mapping[str, object]) -> list[str]:
-        """In which words another key, as a table, differs from this one."""
+    def changed(self, table: Mapping[str, object]) -> list[str]:
+        """In what another key, as a table, differs from this one."""
         now = self.as_table()
-        changed = [name for name in _WORDS if now.get(name) != table.get(name)]
-        return [_WORDS[name].format(table.get(name, "other")) for name in changed]
+        return [name for name in _WORDS if now.get(name) != table.get(name)]
+
+    def flags(self, changed: Sequence[str]) -> str:
+        """With which flags `specli tune` measures for this key, where it is in these that another one differs."""
+        now = self.as_table()
+        flags = [_FLAGS[name].format(now[name]) for name in changed if name in _FLAGS and now.get(name)]
+        return "".join(f" {flag}" for flag in flags)
 
 
 _WORDS = {
@@ -54,8 +59,15 @@ _WORDS = {
     "devices": "another processor or GPU",
     "threads": "--threads {}",
     "gpu-layers": "{} layers on the GPU",
-    "exact-width": "exact width {}",
+    "exact-width": "--exact-width {}",
 }
+_FLAGS = {name: _WORDS[name] for name in ("threads", "exact-width")} | {"gpu-layers": "--gpu-layers {}"}
+
+
+def _said(name: str, value: object) -> str:
+    if name == "exact-width" and not value:
+        return "no --exact"
+    return _WORDS[name].format("other" if value is None else value)
 
 
 def key_of(model: Path, draft: Path | None, settings: Settings) -> Key:
@@ -98,11 +110,9 @@ class Tuned:
         if self.choice == "off":
             found = "no method was clearly faster than plain decoding here, so nothing is drafted"
         else:
-            found = (
-                f"{self.choice}, measured {self.speedup:.2f}× plain here, on average over the prompts of tune"
-            )
-        other = "" if self.choice == "auto" else " (--spec-type auto overrides it)"
-        return f"{self.profile.name}: {found}{other}"
+            prompts = self.profile.measured.get("workload", "its prompts")
+            found = f"{self.choice}, measured {self.speedup:.2f}× plain here, on average over {prompts}"
+        return f"{self.profile.name}: {found} (--profile auto leaves it aside)"
 
     def over(self, base: Profile) -> Profile:
         """`base` with who drafts, and how, as tuned."""
@@ -112,15 +122,16 @@ class Tuned:
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """A tuned profile that no longer holds, and why."""
+    """A tuned profile that does not hold for this run, and why. `flags`: with which a new one would."""
 
     name: str
     why: str
+    flags: str = ""
 
     @property
     def line(self) -> str:
         """What to say on not using it."""
-        return f"{self.name} was measured with {self.why}, so it is left aside; `specli tune` measures again"
+        return f"{self.name} was measured with {self.why}, so it is left aside; `specli tune{self.flags}` measures again"
 
 
 def find(model: Path, draft: Path | None, settings: Settings) -> Tuned | Stale | None:
@@ -142,9 +153,10 @@ def judge(profile: Profile, key: Key) -> Tuned | Stale:
     table = measured.get("key")
     if measured.get("format") != FORMAT or not isinstance(table, Mapping):
         return Stale(profile.name, "another version of specli")
-    changes = key.changes(table)
-    if changes:
-        return Stale(profile.name, " and ".join(changes))
+    changed = key.changed(table)
+    if changed:
+        said = " and ".join(_said(name, table.get(name)) for name in changed)
+        return Stale(profile.name, said, key.flags(changed))
     try:
         acceptance = {str(name): float(rate) for name, rate in measured.get("acceptance", {}).items()}
         return Tuned(profile, float(measured["speedup"]), str(measured["choice"]), acceptance)

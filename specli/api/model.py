@@ -21,7 +21,7 @@ from specli.chat.dialogue import room
 from specli.core.noise import entropy_seed
 from specli.errors import SpecliError, UsageError
 from specli.opening import Order, is_raw, open_generator
-from specli.settings import DEFAULT_PROFILE, Settings
+from specli.settings import Settings
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -37,7 +37,7 @@ Halt = Callable[[], bool]
 def load(
     model: str | os.PathLike[str] | None = None,
     *,
-    profile: str | os.PathLike[str] = DEFAULT_PROFILE,
+    profile: str | os.PathLike[str] | None = None,
     chat_template_file: str | os.PathLike[str] | None = None,
     raw: bool = False,
     verbose: bool = False,
@@ -48,8 +48,8 @@ def load(
     """Load a model; close it when done, or use it in a `with` statement.
 
     `model`: a path, an alias, or user/repo[:quant] on Hugging Face; None for the default one. `profile`: a
-    name or a TOML file. `raw`: continue texts as they are, without a chat template. `use_tuned`: take what
-    `specli tune` found for this model. `on_notice`: gets each line worth knowing as it arises;
+    name or a TOML file; None for what `specli tune` found for this model, or else auto. `raw`: continue texts as they are, without a chat template. `use_tuned`: False
+    leaves what `specli tune` found aside. `on_notice`: gets each line worth knowing as it arises;
     `Model.notices` keeps them. `options`: the flags of `specli run` in snake case.
 
     Raises UsageError for options that cannot be meant, ModelFileError, MemoryShortage and other kinds of
@@ -57,7 +57,14 @@ def load(
     """
     asked = {"model": None if model is None else path_of("model", model), **names.given(options)}
     template = None if chat_template_file is None else Path(path_of("chat_template_file", chat_template_file))
-    order = Order(asked, path_of("profile", profile), template, raw, verbose, use_tuned=use_tuned)
+    order = Order(
+        asked,
+        None if profile is None else path_of("profile", profile),
+        template,
+        raw,
+        verbose,
+        use_tuned=use_tuned,
+    )
     return open_model(order, order.settings(), on_notice)
 
 

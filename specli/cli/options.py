@@ -57,10 +57,10 @@ _OUTPUT = "Output"
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What the shared options said. `flags`: by attribute of Settings, None where not given."""
+    """What the shared options said. `flags`: by attribute of Settings, None where not given; `profile` likewise."""
 
     flags: Mapping[str, object]
-    profile: str
+    profile: str | None
     template_file: Path | None
     raw: bool
     quiet: bool
@@ -180,13 +180,13 @@ def _switches() -> list[inspect.Parameter]:
     return [
         _parameter(
             "profile",
-            str,
+            str | None,
             typer.Option(
                 "--profile", metavar="NAME|FILE", rich_help_panel=model, show_default=False,
                 autocompletion=complete.profiles,
-                help=f"Where all that is not given comes from (specli profiles list) [{DEFAULT_PROFILE}]",
+                help=f"Where all that is not given comes from (specli profiles list) [what tune found, else {DEFAULT_PROFILE}]",
             ),
-            DEFAULT_PROFILE,
+            None,
         ),
         _parameter(
             "template_file",

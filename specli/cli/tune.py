@@ -18,6 +18,7 @@ from specli.cli.options import Shared, is_raw, open_generator, shared_options
 from specli.errors import SpecliError, UsageError
 from specli.interrupts import Interrupts
 from specli.settings import KEYS, Settings
+from specli.tune.candidates import AUTO
 from specli.ui.terminal import announcer, echo, prose
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from specli.tune.verdict import Rule
 
 TOKENS = 64
+_AS_OFF = "as off"
 _MAY_BE_SET = ("types", "draft-n-max", "exact", "exact-width")
 """The keys of [spec] that say what to tune; all others are what it finds out."""
 
@@ -85,6 +87,9 @@ def tune(
     _require_place()
 
     say = announcer(shared.quiet)
+    noise = _note_load()
+    if noise is not None:
+        say(noise)
 
     from specli.ui.progress import progress
 
@@ -97,6 +102,8 @@ def tune(
         Interrupts() as interrupts,
         progress(1.0, shared.quiet) as shown,
     ):
+        if noise is not None:
+            generator.notices.insert(0, noise)
         contest = Contest(generator, prompts, is_raw(generator, shared), keep_prompt=True)
         plan = replace(plan, methods=tuple(generator.methods))
         began = time.perf_counter()
@@ -105,14 +112,60 @@ def tune(
     if result.interrupted:
         say("interrupted; no profile was written")
         return interrupts.exit_code or 130
-    path, rules = _write(generator, loaded, result, str(like) if like else "specli's mix")
+    prompts_of = f"the prompts of {like}" if like else "specli's own prompts"
+    before = _kept(generator)
+    path, rules = _write(generator, loaded, result, prompts_of)
     if as_json:
         print(json.dumps(as_json_object(generator, result, rules, path, taken), indent=2))
-    else:
-        _print(generator, result, rules, path, taken)
-        if not result.choice.settled:
-            prose(f"With --budget {60 * math.ceil(plan.budget / 20)} it would take longer and can tell more.")
+        return 0
+    over = f"{len(prompts)} of {prompts_of}: {', '.join(each.id for each in prompts)}"
+    _print(generator, result, over, rules, taken)
+    echo("")
+    if path is None:
+        more = 60 * math.ceil(plan.budget / 20)
+        prose(f"Nothing was written: {result.choice.why}; --budget {more} gives it more time.")
+        if before:
+            prose(f"What was tuned before stays: {before}.")
+        return 0
+    _print_choice(generator, result, path)
+    if before:
+        prose(f"It takes the place of what was tuned before: {before}.")
     return 0
+
+
+def _note_load() -> str | None:
+    """What to say before measuring on a machine that has other things to do."""
+    from specli.engine.machine import busy, other_load
+
+    load = other_load()
+    if load is None or not busy(load):
+        return None
+    return (
+        f"this machine is busy (load {load:.1f}): what is measured now may not hold later; if it can be, wait until it "
+        "is quiet"
+    )
+
+
+def _kept(generator: Generator) -> str | None:
+    """What an earlier tune found for these models, in a few words."""
+    from specli import profiles
+    from specli.tuned import profile_name
+
+    name = profile_name(generator.request.model, generator.request.draft)
+    path = profiles.own_profiles_dir() / f"{name}.toml"
+    if not path.is_file():
+        return None
+    try:
+        measured = profiles.load(str(path)).measured
+        date, choice, speedup = (
+            str(measured["date"])[:10],
+            measured["choice"],
+            float(str(measured["speedup"])),
+        )
+    except (SpecliError, KeyError, ValueError):
+        return f"{name}, which cannot be read any more"
+    gain = "" if choice == "off" else f", {speedup:.2f} times plain"
+    return f"{choice}{gain}, of {date}, over {measured.get('workload', 'other prompts')}"
 
 
 def _require_place() -> None:
@@ -191,14 +244,14 @@ def _write(
 # -- what is shown --------------------------------------------------------------------------------
 
 
-def _print(generator: Generator, result: Tuning, rules: list[Rule], path: Path | None, taken: float) -> None:
+def _print(generator: Generator, result: Tuning, over: str, rules: list[Rule], taken: float) -> None:
     from specli.tune.verdict import on_layers
     from specli.ui.tables import echo_table, number, percent
 
     echo(f"{_title(generator)}; {taken:.0f} s")
     costs = result.costs
     echo("")
-    echo(f"One token takes {1000 * costs.seconds[1]:.1f} ms. Decodes by width, in tokens' time:")
+    echo(f"One token takes {1000 * costs.seconds[1]:.1f} ms. Decodes by width, in multiples of that:")
     shape = list(costs.shape.items())
     for at in range(0, len(shape), 8):
         echo("  " + "  ".join(f"{width}: {cost:.2f}" for width, cost in shape[at : at + 8]))
@@ -212,20 +265,23 @@ def _print(generator: Generator, result: Tuning, rules: list[Rule], path: Path |
             f"{each.method}: a token costs {each.step_s / costs.seconds[1]:.2f}; accepted by position {rates}"
         )
     echo("")
+    prose(f"Answers beside plain ones, to {over}")
     rows = []
     for s in result.standings:
         found = s.ratio
         if found is None:
             continue
-        interval = "-" if found.low is None else f"{found.low:.3f} to {found.high:.3f}"
+        interval = f"{found.low:.3f} to {found.high:.3f}" if s.drafted and found.low is not None else "-"
         rows.append(
-            (s.candidate.name, f"{found.value:.3f}", interval, percent(s.acceptance),
+            (s.candidate.name, f"{found.value:.3f}" if s.drafted else _AS_OFF, interval, percent(s.acceptance),
              number(s.mean_accepted_length), number(s.draft_length, 1), str(s.n_pairs))
         )  # fmt: skip
     header = ("", "× plain", "95% interval", "accepted", "tok/cycle", "draft length", "runs")
     off = ("off", "1.000", "-", "-", "1.00", "-", "-")
     echo_table(header, [off, *rows], spare=("draft length", "accepted", "runs"))
-    if any(row[2] == "-" for row in rows):
+    if any(row[1] == _AS_OFF for row in rows):
+        prose(f"{_AS_OFF}: it drafted nothing here.")
+    if any(row[2] == "-" and row[1] != _AS_OFF for row in rows):
         prose("Without an interval: too few runs to trust the figure; the budget went to others.")
     best = result.screened[0] if result.screened else None
     if best is not None:
@@ -233,7 +289,7 @@ def _print(generator: Generator, result: Tuning, rules: list[Rule], path: Path |
         prose(
             f"N-gram settings tried on recorded answers: {len(result.screened)}. Of the best, {best.candidate.name}, "
             f"{best.accepted} of {best.drafted} drafted tokens were accepted: "
-            f"{best.speedup:.2f} times plain by the measured costs."
+            f"{best.speedup:.2f} times plain as reckoned by the measured costs, which decides who runs, not who is chosen."
         )
     about_layers = on_layers(result.choice, result.standings)
     if about_layers is not None:
@@ -244,12 +300,18 @@ def _print(generator: Generator, result: Tuning, rules: list[Rule], path: Path |
     for rule in rules:
         verdict = {True: "holds", False: "fails", None: "untested"}[rule.holds]
         prose(f"  {verdict}: {rule.rule} - {rule.said}")
-    echo("")
-    if path is None:
-        prose(f"Nothing was written: {result.choice.why}.")
-        return
+
+
+def _print_choice(generator: Generator, result: Tuning, path: Path) -> None:
     choice = result.choice.candidate
     prose(f"Choice: {choice.name} ({result.choice.why})")
+    standing = result.choice.standing
+    by_method = standing.by_method.items() if standing is not None else ()
+    shares = [
+        f"{name} ({each.accepted} of {each.tested} accepted)" for name, each in by_method if each.tested
+    ]
+    if choice.name == AUTO and shares:
+        prose(f"In it drafted: {', '.join(shares)}")
     prose(f"As flags: {choice.flags}{_on_auto(choice)}")
     draft = " with this draft" if generator.draft_model else ""
     prose(
@@ -260,8 +322,6 @@ def _print(generator: Generator, result: Tuning, rules: list[Rule], path: Path |
 
 def _on_auto(choice: Candidate) -> str:
     """What a user of the default has from a choice that is the default."""
-    from specli.tune.candidates import AUTO
-
     if choice.name != AUTO:
         return ""
     bound = (

@@ -126,6 +126,19 @@ def _sysctl(name: str) -> str:
     return "" if failed else value.value.decode(errors="replace")
 
 
+def other_load() -> float | None:
+    """How many processes of this machine wanted to compute during the last minute, None where it does not say."""
+    try:
+        return os.getloadavg()[0]
+    except (AttributeError, OSError):
+        return None
+
+
+def busy(load: float) -> bool:
+    """Whether timings will waver under so much load."""
+    return load > 0.5 * physical_cores()
+
+
 def physical_cores(root: Path = ROOT) -> int:
     """Physical cores this process may use: no more than its affinity and its cgroup's quota; at least 1."""
     import psutil

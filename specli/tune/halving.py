@@ -43,6 +43,17 @@ class Standing:
         return speed(list(self.pairs.values())) or 0.0
 
     @property
+    def has_interval(self) -> bool:
+        """Whether it was measured often enough for one."""
+        found = self.ratio
+        return found is not None and found.low is not None
+
+    @property
+    def drafted(self) -> bool:
+        """Whether it proposed anything at all."""
+        return any(run.stats.drafted for run in self.runs)
+
+    @property
     def n_pairs(self) -> int:
         return sum(len(each) for each in self.pairs.values())
 

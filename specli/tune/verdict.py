@@ -82,7 +82,7 @@ def choose(standings: Sequence[Standing]) -> Choice:
     if adaptive in clear and adaptive is not best and adaptive.value >= AS_GOOD * best.value:
         why = f"within {1 - AS_GOOD:.0%} of the fastest, {best.candidate.name}, and it adapts to other text"
         return Choice(adaptive.candidate, adaptive, why)
-    return Choice(best.candidate, best, "the fastest of those that are faster than plain beyond doubt")
+    return Choice(best.candidate, best, "the fastest of those whose interval lies above plain")
 
 
 def _near_clear(adaptive: Standing | None) -> Choice | None:
@@ -106,9 +106,7 @@ def _gains(standing: Standing) -> bool:
 
 def _off(standings: Sequence[Standing]) -> Choice:
     if not any(s.n_pairs for s in standings):
-        return Choice(
-            off(), None, "the budget was too short to measure any; a larger --budget can tell", False
-        )
+        return Choice(off(), None, "the budget was too short to measure any", False)
     measured = [s for s in standings if s.n_pairs and _gains(s)]
     if not measured:
         return Choice(
@@ -117,12 +115,10 @@ def _off(standings: Sequence[Standing]) -> Choice:
     best = max(measured, key=lambda s: s.value)
     found = best.ratio
     if found is None or found.low is None:
-        return Choice(
-            off(), None, "the budget was too short for a sure answer; a larger --budget can tell", False
-        )
+        return Choice(off(), None, "the budget was too short for a sure answer", False)
     why = (
         f"the best, {best.candidate.name}, ran at {found.value:.2f} times plain ({found.low:.2f} to "
-        f"{found.high:.2f}), which is not faster beyond doubt"
+        f"{found.high:.2f}), an interval that does not lie above plain"
     )
     return Choice(off(), None, why)
 
@@ -204,9 +200,9 @@ class _Case:
 
 
 def _held(rule: str, cases: Sequence[_Case]) -> Rule:
-    cases = [case for case in cases if case.standing.n_pairs]
+    cases = [case for case in cases if case.standing.has_interval]
     if not cases:
-        return Rule(rule, None, "nothing drafted here, so nothing speaks to it")
+        return Rule(rule, None, "no setting but auto, whose drafts vary, was measured often enough")
     against = [case for case in cases if case.against]
     if not against:
         return Rule(rule, True, f"nothing measured speaks against it ({len(cases)} tried)")
