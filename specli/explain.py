@@ -95,7 +95,7 @@ def page(word: str) -> Page:
     if topic in found:
         return found[topic]
     words = [*found, *(alias for alias, meant in ALIASES.items() if meant in found)]
-    raise UsageError(f"no page about {word}{did_you_mean(topic, words)}; there are {', '.join(found)}")
+    raise UsageError(f"no page about {word}; there are {', '.join(found)}{did_you_mean(topic, words)}")
 
 
 def _files() -> list[Path]:

@@ -47,8 +47,8 @@ def resolve_model(reference: str | None) -> Path:
     if asked is None:
         near = did_you_mean(reference, config.aliases)
         raise ModelFileError(
-            f"{reference}: no such file{near}; a model is a path to a GGUF file, an alias, or user/repo[:quant] "
-            "(`specli models` lists those on this disk, with their paths)"
+            f"{reference}: no such file; a model is a path to a GGUF file, an alias, or user/repo[:quant] "
+            f"(`specli models` lists those on this disk, with their paths){near}"
         )
     return fetch(*asked)
 

@@ -119,8 +119,8 @@ def path_of(name_or_path: str) -> Path:
             return path
     names = [entry.name for entry in available()]
     raise ProfileError(
-        f"no profile {json.dumps(name_or_path)}{did_you_mean(name_or_path, names)}; there are "
-        f"{', '.join(names)}; your own go to {own_profiles_dir()}"
+        f"no profile {json.dumps(name_or_path)}; there are {', '.join(names)}; your own go to "
+        f"{own_profiles_dir()}{did_you_mean(name_or_path, names)}"
     )
 
 

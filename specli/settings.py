@@ -45,7 +45,7 @@ CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq
 GRAMMARS = ("grammar", "grammar-file", "json-schema", "json-schema-file")
 """Ways to say what answers must be; no two of them at once."""
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
-_NEAR = 0.7  # how like what is known a word must be, 1 for equal
+_NEAR = 0.66  # how like what is known a word must be, 1 for equal
 _BIAS = re.compile(r"(.+?)([+-](?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)", re.DOTALL)
 
 

@@ -491,17 +491,25 @@ def test_no_turn_can_be_forged(specli: Run) -> None:
         ("run --max-tokens 1.5 x", "--max-tokens 1.5: must be a whole number; see specli run --help"),
         ("tune --budget 0", "--budget 0: must be at least 1; see specli tune --help"),
         ("run --stream jsn x", "--stream jsn: must be one of text, json; see specli run --help"),
-        ("run --temprature 1 x", "no option --temprature; did you mean --temp?; see specli run --help"),
+        ("run --temprature 1 x", "no option --temprature; see specli run --help; did you mean --temp?\n"),
         ("run --bogus x", "no option --bogus; see specli run --help"),
-        ("run --temp", "--temp needs a value; see specli --help"),
+        ("run --temp", "--temp needs a value; see specli run --help"),
+        ("run --system", "--system needs a value; see specli run --help"),
+        ("models default --clear=1", "--clear takes no value; see specli models default --help"),
+        ("models --dir", "--dir needs a value; see specli models --help"),
         ("run a b", "too much is given: b (words with spaces need quotes); see specli run --help"),
-        ("rn x", "no such command 'rn'; did you mean \"run\"?; see specli --help"),
+        ("tune nowhere.gguf", "too much is given: nowhere.gguf (a model is given by -m nowhere.gguf); see"),
+        (f"chat {__file__}", f"too much is given: {__file__} (a model is given by -m {__file__}); see"),
+        (f"run a {__file__}", f"too much is given: {__file__} (a file is given by -f {__file__}); see"),
+        ("rn x", "no such command 'rn'; see specli --help; did you mean \"run\"?\n"),
         ("check-draft", "TARGET is missing; see specli check-draft --help"),
         ("models .", ". is no command; to look there too: specli models --dir ."),
         ("explain nonsense", "no page about nonsense; there are"),
+        ("explain tun", "no page about tun; there are"),
     ],
 )
 def test_wrong_usage_is_said_in_our_words(args: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(args.split()) == 2
     line = capsys.readouterr().err
     assert line.startswith(f"specli: {said}") and line.count("\n") == 1
+    assert "?;" not in line

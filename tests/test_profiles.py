@@ -569,15 +569,33 @@ def test_profiles_need_nothing_heavy() -> None:
     assert done.stdout.split() == []
 
 
+def test_one_long_value_pads_no_other_line() -> None:
+    own("long", f"system = '{'word ' * 80}'\n[spec]\ntypes = ['none']")
+    lines = cli("show", "long").splitlines()
+    assert all(line == line.rstrip() for line in [*lines, *cli("list").splitlines()])
+    assert [line.split()[0] for line in lines if len(line) > 120] == ["system"]
+
+
 @pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
 def test_a_terminal_gets_a_table_that_fits_it(home: Path) -> None:
+    text = on_a_terminal(40, "list")
+    assert "\x1b[1m" in text and "profile" in text.splitlines()[0]
+    own("long", f"model = '/{'x' * 90}/end.gguf'")
+    shown = on_a_terminal(40, "show", "long").split("\n", 1)[1]  # below the line that says where it lies
+    assert shown.count("x") >= 90
+    for table in (text, shown):
+        assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in table.splitlines()) <= 40
+        assert "…" not in table
+
+
+def on_a_terminal(columns: int, *words: str) -> str:
     import pty  # not there on Windows
 
     master, slave = pty.openpty()
     code = "from specli.cli.profiles import app; app()"
-    environment = {**os.environ, "COLUMNS": "40", "LINES": "24", "TERM": "xterm-256color"}
+    environment = {**os.environ, "COLUMNS": str(columns), "LINES": "24", "TERM": "xterm-256color"}
     environment.pop("NO_COLOR", None)
-    child = subprocess.Popen([sys.executable, "-c", code, "list"], stdout=slave, env=environment)
+    child = subprocess.Popen([sys.executable, "-c", code, *words], stdout=slave, env=environment)
     os.close(slave)
     output = b""
     try:
@@ -587,6 +605,4 @@ def test_a_terminal_gets_a_table_that_fits_it(home: Path) -> None:
         pass
     os.close(master)
     assert child.wait() == 0
-    text = output.decode()
-    assert "\x1b[1m" in text and "profile" in text.splitlines()[0]
-    assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in text.splitlines()) <= 40
+    return output.decode()

@@ -5,7 +5,8 @@ Nothing to unlearn in a pipe, on a narrow terminal, or with a screen reader.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
@@ -20,6 +21,11 @@ _COLUMN = 26
 
 class Sections(TyperCommand):
     """A command with options under headings, and the rest of a manual page behind them."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As ever; what is wrong says in which command."""
+        with _placed(ctx):
+            return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """`[OPTIONS]`, then the arguments as people know them from other programs."""
@@ -43,9 +49,25 @@ class Sections(TyperCommand):
 class Groups(TyperGroup):
     """A command with commands of its own, likewise."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As ever; what is wrong says in which command."""
+        with _placed(ctx):
+            return super().parse_args(ctx, args)
+
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
         """Write what the manual says of this group."""
         _write_manual(ctx, formatter)
+
+
+@contextmanager
+def _placed(ctx: Any) -> Iterator[None]:
+    """The parser does not know its command; `specli.cli.usage` names it."""
+    try:
+        yield
+    except Exception as error:
+        if getattr(error, "ctx", ctx) is None:
+            error.ctx = ctx  # type: ignore[attr-defined]
+        raise
 
 
 def by_heading(params: Iterable[Any]) -> dict[str, list[Any]]:

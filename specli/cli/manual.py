@@ -78,7 +78,7 @@ MANUALS: Mapping[str, Manual] = {
         (
             Row(
                 'specli run "Explain in two sentences why the sky is blue."',
-                "one answer, from the demo model",
+                "one answer, from the default model (none set: the demo's)",
             ),
             Row("specli chat -m MODEL.gguf", "a conversation"),
             Row("specli tune -m MODEL.gguf", "find what is fastest here; used from then on"),
@@ -185,7 +185,7 @@ MANUALS: Mapping[str, Manual] = {
     ),
     "export": Manual(
         (
-            Row("specli export llama-server", "the profile auto, the default model"),
+            Row("specli export llama-server", "the default model; the tuned profile, else auto"),
             Row("specli export llama-server -m MODEL.gguf --profile code", "another profile"),
             Row("specli export vllm -m BIG --draft-model SMALL > serve.sh", "into a file"),
         ),

@@ -29,6 +29,7 @@ _NAME = typer.Argument(
 )
 _JSON = typer.Option(False, "--json", help="Print JSON.")
 _PLAIN = typer.Option(False, "--plain", help="Print plain text, as when piped.")
+_PADDED = 60  # characters to which a column is aligned at most; what is longer stands for itself
 
 
 @app.callback(invoke_without_command=True)
@@ -140,16 +141,20 @@ def _print_table(head: Sequence[str], rows: Sequence[Sequence[str]], plain: bool
     """Rich where someone looks on; else one row a line with aligned columns, for pipes and screen readers."""
     rows = [[_printable(cell) for cell in row] for row in rows]
     if plain or not sys.stdout.isatty():
-        widths = [max(len(row[at]) for row in [head, *rows]) for at in range(len(head) - 1)]
+        columns = list(zip(*rows, strict=True))[:-1]
+        widths = [
+            max((len(cell) for cell in column if len(cell) <= _PADDED), default=0) for column in columns
+        ]
         for row in rows:
             cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-            typer.echo("  ".join([*cells, row[-1]]))
+            typer.echo("  ".join([*cells, row[-1]]).rstrip())
         return
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
     from rich.text import Text
 
-    table = Table(*head, box=None, header_style="dim", pad_edge=False)
+    folded = (Column(name, overflow="fold") for name in head)
+    table = Table(*folded, box=None, header_style="dim", pad_edge=False)
     for row in rows:
         table.add_row(
             *(Text(cell, style=style) for cell, style in zip(row, ("bold", "", "dim"), strict=True))

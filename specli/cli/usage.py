@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 from specli.cli.help import argument_name
@@ -22,20 +23,18 @@ _WHOLE = tuple(
     (re.compile(pattern), words)
     for pattern, words in (
         (r"\.? Did you mean '(.+?)'\?", r'; did you mean "\1"?'),
-        (
-            r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)",
-            r"too much is given: \1 (words with spaces need quotes)",
-        ),
         (r"Option '(.+)' requires an argument", r"\1 needs a value"),
         (r"Option '(.+)' does not take a value", r"\1 takes no value"),
     )
 )
+_EXTRA = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)")
 
 
 def usage_line(error: Any) -> str:
     """What a UsageError of Typer's parser says, without the dot; ready to stand behind the program's name."""
     command = getattr(getattr(error, "ctx", None), "command_path", None) or "specli"
-    return f"{_said(error)}; see {command} --help"
+    said, hint, meant = _said(error).partition("; did you mean")
+    return f"{said}; see {command} --help{hint}{meant}"
 
 
 def _said(error: Any) -> str:
@@ -49,17 +48,30 @@ def _said(error: Any) -> str:
         return f"{param.opts[-1]}{_given(error)}: {_in_words(reason)}"
     if type(error).__name__ == "MissingParameter" and param is not None:
         return f"{argument_name(param) if param.param_type_name == 'argument' else param.opts[-1]} is missing"
+    if extra := _EXTRA.fullmatch(message):
+        return f"too much is given: {extra[1]} ({_instead(extra[1].split(), error)})"
     for pattern, words in _WHOLE:
         message = pattern.sub(words, message)
     return f"{message[:1].lower()}{message[1:].rstrip('.')}"
 
 
+def _instead(words: list[str], error: Any) -> str:
+    """What may have been meant by words that are too many: a file has an option of its own."""
+    for word in words:
+        is_model = word.lower().endswith(".gguf")
+        for flag, what in (("-m", "model"),) if is_model else (("-f", "file"), ("-m", "model")):
+            if (is_model or Path(word).is_file()) and flag in _names(error):
+                return f"a {what} is given by {flag} {word}"
+    return "words with spaces need quotes"
+
+
 def _options(error: Any) -> list[str]:
+    return [name for name in _names(error) if name.startswith("--")]
+
+
+def _names(error: Any) -> list[str]:
     command = getattr(getattr(error, "ctx", None), "command", None)
-    found = [
-        name for param in getattr(command, "params", ()) for name in (*param.opts, *param.secondary_opts)
-    ]
-    return [name for name in found if name.startswith("--")]
+    return [name for param in getattr(command, "params", ()) for name in (*param.opts, *param.secondary_opts)]
 
 
 def _given(error: Any) -> str:

@@ -68,7 +68,7 @@ def _set(chat: Chat, argument: str) -> None:
     if key is None:
         known = [each.name for each in CHANGEABLE]
         raise UsageError(
-            f"nothing is called {name}{did_you_mean(name, known, '{}')}; /set alone lists all keys"
+            f"nothing is called {name}; /set alone lists all keys{did_you_mean(name, known, '{}')}"
         )
     if key.name in _ELSEWHERE:
         raise UsageError(f"{key.name} is changed by {_ELSEWHERE[key.name]}")
