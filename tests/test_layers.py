@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 
 from specli import profiles, pruned
 from specli.assembly import Generator, Request
+from specli.bench.contest import Run
 from specli.bench.figures import Pair
 from specli.cli.main import main
 from specli.cli.tune import stored_layers
+from specli.core.stats import MethodStats, Stats
 from specli.engine.context import Context, ContextParams
 from specli.engine.gguf import read_header
 from specli.engine.model import Model, ModelParams
@@ -650,8 +652,9 @@ def test_tune_measures_layers_beside_the_others(
     assert stored_layers(settings(model=str(model))) == ()
 
 
-def standing(name: str, types: tuple[str, ...], speed: float) -> Standing:
-    found = Standing(Candidate(name, {"types": types}, 2))
+def standing(name: str, types: tuple[str, ...], speed: float, drafted: int = 9) -> Standing:
+    stats = Stats(by_method={types[0]: MethodStats(drafted, drafted, 0)})
+    found = Standing(Candidate(name, {"types": types}, 2), runs=[Run(name, "a", "a", 0, (), stats)])
     found.pairs[0] = [Pair(10.0, 10.0 * speed)]
     return found
 
@@ -664,6 +667,9 @@ def test_tune_says_plainly_when_layers_lose() -> None:
     assert lost is not None and "loses here" in lost and "0.80 times plain" in lost
     behind = on_layers(Choice(other.candidate, other, ""), [slow, fast, other])
     assert behind is not None and "not the fastest" in behind and "1.10" in behind
+    silent = standing("draft-self-layers,n-max=8", ("draft-self-layers",), 1.01, drafted=0)
+    unable = on_layers(Choice(other.candidate, other, ""), [silent, other])
+    assert unable is not None and "cannot pay here" in unable and "1.01" not in unable
     assert on_layers(Choice(fast.candidate, fast, ""), [fast, other]) is None
     assert on_layers(Choice(off(), None, ""), [other]) is None
 

@@ -26,7 +26,7 @@ from specli.drafters.ngram import (
 ARCHIVE_CANDIDATES = MAX_CANDIDATES // 2
 """Most places tried in discarded text, after those in the text."""
 
-ARCHIVE_CAP = 1 << 17
+ARCHIVE_CAP = 1 << 15
 """Tokens of discarded text that are kept; beyond, the oldest half is forgotten."""
 
 

@@ -129,11 +129,11 @@ def on_layers(choice: Choice, standings: Sequence[Standing]) -> str | None:
     if not tried or choice.candidate.types == (METHOD,):
         return None
     best = max(tried, key=lambda s: s.value)
+    free = "`specli layers --forget MODEL` frees the copy on the disk"
+    if not any(s.drafted for s in tried):
+        return f"Leaving layers out cannot pay here: a token of it costs too much, so nothing was drafted. {free}"
     if best.value < 1.0:
-        return (
-            f"Leaving layers out loses here: {best.candidate.name} ran at {best.value:.2f} times plain. "
-            "`specli layers --forget MODEL` frees the copy on the disk"
-        )
+        return f"Leaving layers out loses here: {best.candidate.name} ran at {best.value:.2f} times plain. {free}"
     return f"Leaving layers out is not the fastest here: {best.candidate.name} ran at {best.value:.2f} times plain"
 
 
