@@ -55,7 +55,7 @@ class Terminal:
         """What was written, without what steers the terminal."""
         return _ESCAPES.sub("", self.screen)
 
-    def wait(self, done: Callable[[], bool], seconds: float = 60) -> None:
+    def wait(self, done: Callable[[], bool], seconds: float = 240) -> None:
         """Read until `done()`; the test fails if that does not happen."""
         end = time.monotonic() + seconds
         while not done():
@@ -69,10 +69,10 @@ class Terminal:
 
     def ends(self) -> int:
         """Wait for its end; returns the exit code."""
-        end = time.monotonic() + 30
+        end = time.monotonic() + 240
         while self._read():
             assert time.monotonic() < end, f"it does not end; the screen says:\n{self.text}"
-        return self.process.wait(30)
+        return self.process.wait(120)
 
     def _read(self) -> bool:
         ready, _, _ = select.select([self._master], [], [], 1.0)
