@@ -125,7 +125,7 @@ def test_own_prompts(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=says):
             parse(text, "f")
-    with pytest.raises(UsageError, match="No such file"):
+    with pytest.raises(SpecliError, match="No such file"):
         load(tmp_path / "none.jsonl")
     (tmp_path / "latin").write_bytes(b"\xff\xfe\xfa")
     with pytest.raises(UsageError, match="UTF-8"):
@@ -369,10 +369,18 @@ def test_the_command(specli: Specli, tmp_path: Path) -> None:
         (["--spec-type", "none"], "only plain decoding"),
         (["--against", "ngram-simpel"], "ngram-simple"),
         (["--tokens", "5", "--max-tokens", "6"], "--tokens and --max-tokens"),
-        (["--workloads", "no-such-file"], "no-such-file"),
         (["--category", "chats"], "chat"),
     ],
 )
 def test_wrong_usage(specli: Specli, args: list[str], says: str) -> None:
     result = specli("bench", *TINY, *args)
     assert says in error_line(result) and result.returncode == 2
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("bench", *TINY, "--workloads"), ("tune", *TINY, "--like"), ("layers", TINY[1], "--like")],
+)
+def test_prompts_that_are_not_there(specli: Specli, command: tuple[str, ...]) -> None:
+    result = specli(*command, "no-such-file")
+    assert "no-such-file: No such file" in error_line(result) and result.returncode == 1

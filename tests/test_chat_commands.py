@@ -349,7 +349,20 @@ def test_a_drafter_that_was_not_loaded_is_loaded(piped: Chat, model: Loaded) -> 
     assert model.methods == ["ngram-simple", "draft-self"] and model.cached() == cached  # taken over
     piped.run(["/spec draft-model", "/spec draft-mtp"])
     assert "needs a smaller model" in said(piped) and model.methods == ["ngram-simple", "draft-self"]
+    piped.run(["/show"])
+    assert '["ngram-simple", "draft-self"] (from flag or /spec)' in said(piped)
+    piped.run(["/spec default"])
+    assert model.settings.types == ("auto",) and model.settings.origin("types") == "profile"
     piped.run(["/spec draft-self"])
+
+
+def test_a_piped_conversation_says_where_it_is_kept(model: Loaded, tmp_path: Path) -> None:
+    screen = Screen(io.StringIO(), io.StringIO(), interactive=False)
+    talk = Chat(model, screen, Keeper(Shelf(tmp_path / "sessions")))
+    talk.run(["/set fixed on", "/set logit-bias 300+100", "one token again and again", "/stats"])
+    talk.run(["/set fixed default", "/set logit-bias default"])
+    assert f"saved as {talk.keeper.name};" in said(talk).splitlines()[-1]
+    assert "accepted of the 1st, 2nd, ... token of a draft, where it came to that: 100%" in said(talk)
 
 
 def test_completion(piped: Chat, tmp_path: Path) -> None:

@@ -72,3 +72,5 @@ def test_a_notice_breaks_between_words_on_a_terminal_only(monkeypatch: pytest.Mo
     lines = terminal.notice(text, sys.stderr).splitlines()
     assert len(lines) > 1 and all(len(line) < 40 for line in lines)
     assert " ".join(lines) == f"specli: {text}"
+    path = f"/{'long/' * 12}model.gguf"
+    assert path in terminal.notice(f"{path}: no such file", sys.stderr).splitlines()[1]

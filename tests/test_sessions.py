@@ -30,6 +30,7 @@ from specli.engine.model import Model, ModelParams
 from specli.engine.saved import give, prune, read_state, take, unsavable, write_state
 from specli.errors import SessionError, SpecliError
 from specli.opening import Order
+from specli.ui import terminal
 from specli.ui.repl import Chat, Screen
 
 TALK = Session(
@@ -577,6 +578,19 @@ def test_sessions_are_listed_in_the_shell(kept: Shelf, capsys: pytest.CaptureFix
         "name": "older", "changed": "1970-01-01T00:00:00Z", "turns": 1, "title": "What is \x1b[31mred?",
         "model": "m", "problem": None,
     }  # fmt: skip
+
+
+def test_a_narrow_terminal_breaks_the_list_between_words(
+    kept: Shelf, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["sessions"]) == 0
+    words = capsys.readouterr().out.split()
+    monkeypatch.setattr(terminal, "is_terminal", lambda stream: True)
+    monkeypatch.setattr(terminal, "columns", lambda stream: 30)
+    assert main(["sessions"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.split() == words
+    assert all(len(line) < 30 for line in shown.splitlines() if " " in line)
 
 
 def test_where_none_is_saved_it_is_said(

@@ -4,6 +4,7 @@ colours."""
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -49,6 +50,8 @@ def test_a_draft_with_what_became_of_it() -> None:
     text = told(one)
     assert "7  draft-self drafted 4 of 9 it had: more would not pay · 2 accepted, width 5, 30.0 ms" in text
     assert text.endswith("    {+(a, b+}[-  return-](- a-)):⏎")
+    slow = recorded(7, replace(cycle([3, 4, 6, 7], [3, 4, 5], 2), draft_s=0.0061))
+    assert " ms, drafted in 6.1 ms\n" in told(slow)
 
 
 def test_all_accepted_and_an_end_in_the_midst() -> None:

@@ -15,7 +15,7 @@ from specli import __version__
 from specli.cli.options import Shared, is_raw, open_generator, shared_options
 from specli.errors import SpecliError, UsageError
 from specli.interrupts import Interrupts
-from specli.ui.terminal import announcer, columns, echo, is_terminal
+from specli.ui.terminal import announcer, columns, echo, is_terminal, prose
 
 if TYPE_CHECKING:
     from specli.assembly import Generator
@@ -87,7 +87,8 @@ def bench(
 ) -> int:
     """Compare settings with plain decoding, side by side.
 
-    All answer the same prompts in turns. Without --against, the settings of the flags and the profile are compared with plain decoding.
+    All answer the same prompts in turns. Without --against, the settings of the flags and the profile are compared
+    with plain decoding. The column "as plain" counts the answers that have the very tokens of plain decoding.
     """
     from specli import profiles
     from specli.bench.contest import Contest
@@ -177,6 +178,7 @@ def _print(generator: Generator, result: Result, with_chart: bool) -> None:
         header, [_row(each) for each in result.summaries],
         spare=("wasted", "verify", "draft", "first tok", "tok/cycle", "spread", "accepted"),
     )  # fmt: skip
+    prose("as plain: answers with the very tokens of plain decoding, of those compared")
     if result.by_category:
         echo("")
         _print_categories(result)

@@ -133,8 +133,9 @@ class Loaded:
         self._change(self._resolved(order))
         self._order = order
 
-    def draft_with(self, types: str) -> None:
-        order = replace(self._order, given={**self._order.given, "types": [types]})
+    def draft_with(self, types: str | None) -> None:
+        given = None if types is None else [types]
+        order = replace(self._order, given={**self._order.given, "types": given})
         settings = self._resolved(order)
         try:
             self._change(settings)

@@ -11,7 +11,7 @@ import typer
 from specli.cli import complete
 from specli.cli.help import Groups, Sections
 from specli.errors import SessionError, UsageError
-from specli.ui.terminal import announcer, echo, json_text
+from specli.ui.terminal import announcer, json_text, prose
 
 if TYPE_CHECKING:
     from specli.chat.sessions import Listed, Shelf
@@ -47,7 +47,7 @@ def list_sessions(
     if not found:
         announcer()(f"no conversation is saved in {place.folder}")
     for each in found:
-        echo(f"{each.name} · {each.when} · {each.about}")
+        prose(f"{each.name} · {each.when} · {each.about}")
 
 
 @app.command(cls=Sections)

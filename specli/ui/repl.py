@@ -88,8 +88,8 @@ class LoadedModel(Protocol):
         """Change a setting; None puts it back to what the profile says."""
         ...
 
-    def draft_with(self, types: str) -> None:
-        """Change who drafts."""
+    def draft_with(self, types: str | None) -> None:
+        """Change who drafts; None puts it back to what the profile says."""
         ...
 
     def use_profile(self, name: str) -> list[str]: ...
@@ -152,7 +152,7 @@ class Chat:
     def _leave(self) -> None:
         self._keep_cache()
         name = self.keeper.name
-        if name is not None and self.dialogue.messages and self.screen.interactive and self.screen.figures:
+        if name is not None and self.dialogue.messages and self.screen.figures:
             self.screen.say(f"saved as {name}; specli chat --continue goes on with it")
 
     def keep_cache(self, name: str, *, asked: bool) -> None:

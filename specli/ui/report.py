@@ -20,7 +20,8 @@ def report(answers: Sequence[Answer], cached: int, n_ctx: int) -> list[str]:
         )
     positions = last.stats.per_position[:8]
     if positions:
-        lines.append("  accepted by position: " + " ".join(f"{100 * p:.0f}%" for p in positions))
+        shares = " ".join(f"{100 * p:.0f}%" for p in positions)
+        lines.append(f"  accepted of the 1st, 2nd, … token of a draft, where it came to that: {shares}")
     lines += _cycles(last)
     if last.timing.prompt_s is not None and last.timing.first_token_s is not None:
         lines.append(

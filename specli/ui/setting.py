@@ -89,6 +89,12 @@ def _now(chat: Chat, key: Key) -> str:
     return f"{key.name} = {key.show(getattr(chat.model.settings, key.attribute))}"
 
 
+def _whence(key: Key) -> str:
+    """What may have set a key, the profile aside."""
+    command = "/set" if key in CHANGEABLE else _ELSEWHERE.get(key.name)
+    return "flag" if command is None else f"flag or {command}"
+
+
 def _set_choices(chat: Chat, typed: str) -> Iterable[str]:
     name, space, _ = typed.partition(" ")
     if not space:
@@ -108,7 +114,7 @@ def _show(chat: Chat, _: str) -> None:
     given = [key for key in KEYS if key.section and settings.origin(key.name) != "default"]
     for key in given:
         say(
-            f"  {_now(chat, key)} (from {'flag or /set' if settings.origin(key.name) == 'flag' else 'profile'})"
+            f"  {_now(chat, key)} (from {_whence(key) if settings.origin(key.name) == 'flag' else 'profile'})"
         )
     say(f"system: {dialogue.system}" if dialogue.system and not chat.model.raw else "no system message")
     out = sum(m.role == "user" for m in dialogue.messages[: dialogue.first])
@@ -136,14 +142,14 @@ def _profiles(chat: Chat, _: str) -> Iterable[str]:
 
 def _spec(chat: Chat, types: str) -> None:
     if types:
-        chat.model.draft_with(types)
+        chat.model.draft_with(None if types == _DEFAULT else types)
     methods = ", then ".join(chat.model.methods)
     chat.screen.say(f"{methods} drafts" if methods else "nothing drafts: plain decoding")
 
 
 def _types(chat: Chat, typed: str) -> Iterable[str]:
     before = typed.rpartition(",")[0]
-    return [f"{before},{name}" if before else name for name in TYPES]
+    return [f"{before},{name}" for name in TYPES] if before else [*TYPES, _DEFAULT]
 
 
 def _model(chat: Chat, reference: str) -> None:

@@ -51,12 +51,14 @@ def notice(text: str, stream: TextIO | None) -> str:
 
 def wrapped(line: str, stream: TextIO | None, indent: int = 0) -> str:
     """`line` as lines of whole words that fit a terminal, those after the first indented by so many columns; as it is
-    where there is no terminal."""
+    where there is no terminal. A word that is too long, such as a path, stays whole and can be copied."""
     if stream is None or not is_terminal(stream):
         return line
     room = max(20, columns(stream) - 1)
     hanging = " " * (indent if indent <= room // 2 else 0)
-    return textwrap.fill(line, room, subsequent_indent=hanging, break_on_hyphens=False)
+    return textwrap.fill(
+        line, room, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def echo(line: str) -> None:

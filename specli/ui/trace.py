@@ -120,7 +120,7 @@ def _draft_entry(each: Recorded, words: Words, marked: Marks) -> Entry:
         *([Run(f" +{len(unread) - _UNREAD} ", marked.unread[2])] if len(unread) > _UNREAD else []),
         *([Run(show(own), terminal.BOLD if not marked.accepted[0] else "", hard=True)] if own else []),
     ]
-    drafted = f", drafted in {1e3 * cycle.draft_s:.1f}" if cycle.draft_s >= 5e-5 else ""
+    drafted = f", drafted in {1e3 * cycle.draft_s:.1f} ms" if cycle.draft_s >= 5e-5 else ""
     figures = f"{accepted} accepted, width {cycle.width}, {1e3 * cycle.total_s:.1f} ms{drafted}"
     return Entry(each.number, each.number, _why(each), figures, tuple(runs))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
-from specli.errors import UsageError
+from specli.errors import SpecliError, UsageError
 from specli.settings import did_you_mean
 
 
@@ -30,14 +30,14 @@ def shipped() -> list[Workload]:
 def load(path: Path) -> list[Workload]:
     """The user's: JSON lines with "prompt" and, if wanted, "category" and "id"; or one prompt a line.
 
-    Raises UsageError naming the line.
+    Raises UsageError naming the line, SpecliError for a file that is not there.
     """
     try:
         text = path.expanduser().read_text("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: not UTF-8 text (byte {error.start})") from error
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+        raise SpecliError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     return parse(text, str(path))
 
 
