@@ -214,6 +214,7 @@ def _model(path: Path, say: Callable[[str], None]) -> Iterator[Check]:
     size = gib(weight_bytes(header))
     about = f"{path.name}: {header.architecture}, {header.file_type or 'unknown type'}, {size}"
     yield Check("model", "ok", about)
+    yield _profile(path)
     threads = backend.physical_cores()
     settings = backend.TrialSettings(threads=threads)
     verdict = backend.repack_verdict(
@@ -225,6 +226,19 @@ def _model(path: Path, say: Callable[[str], None]) -> Iterator[Check]:
     say(f"loading {path.name}")
     with Model(path, ModelParams(use_extra_bufts=verdict.use_extra_bufts)) as model:
         yield from _contexts(model, threads, say)
+
+
+def _profile(model: Path) -> Check:
+    """Which profile chat and run would use, nothing else being asked for."""
+    from specli import profiles, tuned
+    from specli.hub import resolve_model
+
+    settings = profiles.resolve(profiles.load())
+    draft = resolve_model(settings.draft_model) if settings.draft_model else None
+    found = tuned.find(model, draft, settings)
+    if found is None:
+        return Check("profile", "ok", f"{settings.profile}; `specli tune` finds what is fastest here")
+    return Check("profile", "ok" if isinstance(found, tuned.Tuned) else "note", found.line)
 
 
 def _contexts(model: Model, threads: int, say: Callable[[str], None]) -> Iterator[Check]:

@@ -254,7 +254,8 @@ class Settings:
     """
 
     description: str = _key("", "text", "", "what the profile is for")
-    parallel: int = _key("", "int", 1, "conversations at once: 1, any other number is refused, as one conversation owns the cache", 1, 1)
+    parallel: int = _key("", "int", 1, "conversations at once: 1, any other number is refused, as one "
+                         "conversation owns the cache", 1, 1)
     model: str | None = _key("", "text", None, "the target: path, alias or user/repo[:quant]", unset="none")
     draft_model: str | None = _key("", "text", None, "the smaller model that drafts", unset="none")
     system: str | None = _key("", "text", None, "system message", unset="none")

@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from specli.doctor import examine
+from specli import profiles
+from specli.doctor import Check, examine
+from specli.profiles import Profile
+from specli.settings import Settings
+from specli.tuned import FORMAT, key_of, profile_name
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +39,26 @@ def test_everything_is_looked_at(tiny_draft: Path) -> None:
     assert not report.broken
     exact = next(check for check in report.checks if check.name == "--exact")
     assert exact.state == "ok" and "same bits" in exact.said
+    profile = next(check for check in report.checks if check.name == "profile")
+    assert profile.state == "ok" and profile.said.startswith("auto;")
+
+
+def test_the_tuned_profile_that_run_would_use_is_named(tmp_path: Path, tiny_draft: Path) -> None:
+    name = profile_name(tiny_draft, None)
+    own = tmp_path / "config" / "profiles"
+    own.mkdir(parents=True)
+
+    def said() -> Check:
+        return next(check for check in examine(tiny_draft).checks if check.name == "profile")
+
+    key = key_of(tiny_draft, None, Settings())
+    measured = {"format": FORMAT, "choice": "draft-self", "speedup": 1.5, "key": key.as_table()}
+    profile = Profile(name, "", {"types": ("draft-self",)}, measured)
+    (own / f"{name}.toml").write_text(profiles.to_toml(profile))
+    assert said().state == "ok" and said().said.startswith(f"{name}: draft-self, measured 1.50")
+    profile = Profile(name, "", {"types": ("draft-self",)}, {**measured, "format": 0})
+    (own / f"{name}.toml").write_text(profiles.to_toml(profile))
+    assert said().state == "note" and "left aside" in said().said
 
 
 def test_a_model_that_exact_refuses_is_a_note(tiny_hybrid: Path) -> None:
