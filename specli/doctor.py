@@ -6,7 +6,6 @@ import importlib.metadata
 import os
 import platform
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -163,7 +162,7 @@ def _library() -> Iterator[Check]:
 def _machine() -> Iterator[Check]:
     import psutil
 
-    from specli.engine.machine import physical_cores, processor_id
+    from specli.engine.machine import busy, other_load, physical_cores, processor_id
     from specli.engine.memory import available_bytes, gib
 
     logical = os.cpu_count() or 1
@@ -174,11 +173,11 @@ def _machine() -> Iterator[Check]:
     state: State = "ok" if free > 1 << 30 else "note"
     advice = "" if state == "ok" else "; close other programs, models need more"
     yield Check("memory", state, f"{gib(free)} free of {gib(int(psutil.virtual_memory().total))}{advice}")
-    with suppress(AttributeError, OSError):
-        load = os.getloadavg()[0]
-        busy = load > 0.5 * physical_cores()
-        said = f"load {load:.1f}" + ("; other programs compute too, timings will waver" if busy else "")
-        yield Check("load", "note" if busy else "ok", said)
+    load = other_load()
+    if load is not None:
+        noisy = busy(load)
+        said = f"load {load:.1f}" + ("; other programs compute too, timings will waver" if noisy else "")
+        yield Check("load", "note" if noisy else "ok", said)
 
 
 def _known_verdicts() -> Iterator[Check]:
