@@ -8,6 +8,7 @@ comparing tokens when the next draft begins.
 from __future__ import annotations
 
 import ctypes
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -25,7 +26,7 @@ from specli.errors import EngineError
 Self = TypeVar("Self", bound="SideCache")
 
 
-class SideCache:
+class SideCache(ABC):
     """The common part. A subclass opens `_handle` with `_open` and says how its cache is filled.
 
     `width`: values of one row that goes in beside a token. Close before the target's context.
@@ -108,9 +109,9 @@ class SideCache:
         self._hidden.settle()
         return True
 
+    @abstractmethod
     def _feed(self, start: int) -> None:
         """Put in what the target's tokens from `start` on bring."""
-        raise NotImplementedError
 
     def _length(self, n_tokens: int) -> int:
         """Positions that stand for the first `n_tokens` tokens."""
