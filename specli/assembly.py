@@ -107,6 +107,7 @@ class Generator:
     def _open_template(self) -> ChatTemplate | None:
         source = self.request.template or self.model.chat_template
         if source is None:
+            self._choose_reasoning(None)
             return None
         vocab = self.model.vocab
         bos, eos = (
@@ -115,7 +116,21 @@ class Generator:
         )
         template = ChatTemplate(source, bos, eos)
         self._stack.callback(template.close)
+        self._choose_reasoning(template)
         return template
+
+    def _choose_reasoning(self, template: ChatTemplate | None) -> None:
+        wanted = self.settings.reasoning
+        switch = template.reasoning_switch if template is not None else None
+        if wanted == "auto":
+            return
+        if template is not None and switch is not None:
+            template.given = {switch: wanted == "on"}
+            return
+        lacks = f"{self.model.name} has no chat template that lets one choose whether it reasons"
+        if self.settings.origin("reasoning") == "flag":
+            raise UsageError(f"--reasoning {wanted}: {lacks}; leave it out")
+        self._notice(f"reasoning = {wanted} is left out: {lacks}")
 
     def _cast(self) -> None:
         """A pacer and drafters that know nothing yet."""

@@ -49,6 +49,8 @@ class Order:
             raise UsageError(
                 "--raw has no turns, so --system cannot be honoured; put its text into the prompt"
             )
+        if self.raw and settings.origin("reasoning") == "flag":
+            raise UsageError("--raw uses no chat template, so --reasoning cannot be honoured with it")
         return settings
 
 

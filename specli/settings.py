@@ -259,6 +259,8 @@ class Settings:
     model: str | None = _key("", "text", None, "the target: path, alias or user/repo[:quant]", unset="none")
     draft_model: str | None = _key("", "text", None, "the smaller model that drafts", unset="none")
     system: str | None = _key("", "text", None, "system message", unset="none")
+    reasoning: str = _key("", "choice", "auto", "whether the model reasons before it answers, where its template lets "
+                          "one choose", choices=("auto", "on", "off"))
 
     types: tuple[str, ...] = _key("spec", "types", ("auto",), _TYPES_HELP, choices=TYPES, flag="--spec-type")
     draft_n_max: int = _key("spec", "int", 4, "most tokens of a neural draft; 0 drafts none", 0, 64)

@@ -25,6 +25,13 @@ OPENED = THINKING.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endi
 """Opens the block itself."""
 
 
+SWITCHED = THINKING.replace(
+    "assistant\n{% endif %}",
+    "assistant\n<think>\n{% if enable_thinking is defined and not enable_thinking %}\n</think>\n\n{% endif %}{% endif %}",
+)
+"""Opens the block, and closes it again where it is told not to reason."""
+
+
 @dataclass(frozen=True)
 class Parrot(Made):
     """`says`: the pieces of the answer, at most 120. `control`: which of them are control tokens. It starts

@@ -79,5 +79,5 @@ def test_the_self_test_of_a_large_width_takes_few_decodes(
 
         monkeypatch.setattr(context, "decode", counted)
         assert self_test(context, 48, 128) is None
-        assert any(depth < 512 < depth + 16 for depth in DEPTHS) and len(DEPTHS) == 3
-        assert 3 * 16 < decoded.count(48) < 3 * 45
+        assert any(depth < 512 < depth + 8 for depth in DEPTHS) and len(DEPTHS) == 3
+        assert 3 * 8 < decoded.count(48) < 3 * 37

@@ -112,9 +112,9 @@ def test_the_same_as_the_librarys_own_formatter(smol: Path) -> None:
 
 def test_how_the_child_answers() -> None:
     lines = [
-        b'{"source": "{{ messages }}", "bos": "", "eos": ""}',
-        b'{"messages": 1, "generation_prompt": true, "most": 9}',
+        b'{"source": "{{ messages }}{{ bos_token }}", "bos": "b", "eos": ""}',
+        b'{"messages": 1, "generation_prompt": true, "given": {}, "most": 9}',
     ]
-    assert list(answers(iter(lines))) == [{"text": ""}, {"text": "1"}]
+    assert list(answers(iter(lines))) == [{"text": "", "asks_for": ["bos_token", "messages"]}, {"text": "1b"}]
     with pytest.raises(ValueError, match="more than 9 characters"):
         Renderer("{{ 'x' * 10 }}", "", "").render([], True, 9)

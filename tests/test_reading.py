@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from emulator import Emulator
 from keyboarding import CTRL_C, CTRL_D, PROMPT, Terminal
-from parrot import OPENED, THINKING, parrot, pieces
+from parrot import OPENED, SWITCHED, THINKING, parrot, pieces
 
 from specli.core.stats import Stats
 from specli.ui.inline import Palette, plain
@@ -276,6 +276,40 @@ def test_scripts_get_the_answer_alone_unless_they_ask(home: Path, tmp_path: Path
     assert (told["text"], told["reasoning"]) == ("So **be** it.", "I weigh it up.")
     asked = json.loads(run(home, model, "--json", "--think", "show"))
     assert (asked["text"], asked["reasoning"]) == (said, "I weigh it up.")
+
+
+@pytest.mark.parametrize("variable", ["enable_thinking", "thinking"])
+def test_reasoning_can_be_switched_off_where_the_template_knows_how(
+    home: Path, tmp_path: Path, variable: str
+) -> None:
+    template = SWITCHED.replace("enable_thinking", variable)
+    model = parrot(tmp_path / "t.gguf", pieces("I weigh it up.\n</think>\n\nSo be it.", 3), template)
+    for chosen in ("auto", "on"):
+        told = json.loads(run(home, model, "--json", "--reasoning", chosen))
+        assert (told["text"], told["reasoning"]) == ("So be it.", "I weigh it up.")
+    quick = parrot(tmp_path / "q.gguf", pieces("So be it.", 3), template)
+    told = json.loads(run(home, quick, "--json", "--reasoning", "off"))
+    assert (told["text"], told["reasoning"]) == ("So be it.", None)
+
+
+def test_reasoning_that_cannot_be_chosen_is_said(home: Path, tmp_path: Path) -> None:
+    model = parrot(tmp_path / "t.gguf", pieces("So be it.", 3), THINKING)
+    profile = tmp_path / "quick.toml"
+    profile.write_text('reasoning = "off"\n')
+    for given, code, said in (
+        (
+            ["--reasoning", "off"],
+            2,
+            "t has no chat template that lets one choose whether it reasons; leave it out",
+        ),
+        (["--reasoning", "off", "--raw"], 2, "--raw uses no chat template"),
+        (["--profile", str(profile)], 0, "reasoning = off is left out"),
+    ):
+        done = subprocess.run(
+            command("run", model, "--no-stdin", "go", *given),
+            env=environment(home), capture_output=True, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert done.returncode == code and said in done.stderr.decode(), done.stderr
 
 
 def test_where_there_is_no_reasoning_json_says_null(home: Path, evil: Path) -> None:

@@ -36,6 +36,7 @@ class LoadOptions(AnswerOptions, total=False):
     """Everything that can be set; `specli run --help` says what each means."""
 
     parallel: int | None
+    reasoning: str | None
     draft_model: str | os.PathLike[str] | None
     spec_type: str | Sequence[str] | None
     spec_draft_n_max: int | None

@@ -26,7 +26,7 @@ from specli.errors import SpecliError
 # just before the cache's steps at 256 and 512 cells, so that the test crosses them, and a shallow one
 DEPTHS = (96, 250, 506)
 _LARGE = 256 << 20  # bytes times rows, from which a test is not over at once
-_SINGLE = 16  # tokens that are decoded one at a time at each depth; more would take minutes where W is large
+_SINGLE = 8  # tokens that are decoded one at a time at each depth; more would take minutes where W is large
 
 
 def self_test(context: Context, width: int, chunk: int) -> str | None:

@@ -2,8 +2,8 @@
 
     python -m specli.engine.rendering
 
-Reads one JSON object a line and answers each with one: `source`, `bos` and `eos` compile a template,
-`messages` render it. It runs in Jinja's sandbox, which keeps it from everything but what it was given; here
+Reads one JSON object a line and answers each with one: `source`, `bos` and `eos` compile a template, and
+the answer tells the variables it asks for; `messages` render it. It runs in Jinja's sandbox, which keeps it from everything but what it was given; here
 it cannot have more than its time, memory and length either. Not for people to run: `ChatTemplate` does.
 """
 
@@ -17,6 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
+from jinja2 import meta
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -64,17 +65,20 @@ class Renderer:
         )
         environment.filters["tojson"] = _to_json
         self._template = environment.from_string(source)
+        self.asks_for = sorted(meta.find_undeclared_variables(environment.parse(source)))
         self._given: dict[str, Any] = {
             "bos_token": bos, "eos_token": eos, "raise_exception": _raise_exception, "strftime_now": _now,
             "functions": None, "function_call": None, "tools": None, "tool_choice": None,
         }  # fmt: skip
 
-    def render(self, messages: list[dict[str, str]], generation_prompt: bool, most: int) -> str:
-        """The text. Raises ValueError for more than `most` characters."""
+    def render(
+        self, messages: list[dict[str, str]], generation_prompt: bool, given: dict[str, Any], most: int
+    ) -> str:
+        """The text. `given`: further variables. Raises ValueError for more than `most` characters."""
         pieces: list[str] = []
         length = 0
         for piece in self._template.generate(
-            messages=messages, add_generation_prompt=generation_prompt, **self._given
+            messages=messages, add_generation_prompt=generation_prompt, **{**self._given, **given}
         ):
             length += len(piece)
             if length > most:
@@ -91,10 +95,13 @@ def answers(lines: Iterator[bytes]) -> Iterator[dict[str, Any]]:
         try:
             if "source" in asked:
                 renderer = Renderer(asked["source"], asked["bos"], asked["eos"])
-                yield {"text": ""}
+                yield {"text": "", "asks_for": renderer.asks_for}
             else:
                 assert renderer is not None
-                yield {"text": renderer.render(asked["messages"], asked["generation_prompt"], asked["most"])}
+                text = renderer.render(
+                    asked["messages"], asked["generation_prompt"], asked["given"], asked["most"]
+                )
+                yield {"text": text}
         except MemoryError:
             yield {"error": "it takes too much memory"}
         except RecursionError:

@@ -15,6 +15,7 @@ from specli.engine.probe import child_environment
 from specli.errors import SpecliError
 
 _PATIENCE_S = 60.0  # by the clock, on a machine that has other things to do as well
+_SWITCHES = ("enable_thinking", "thinking")  # what templates call it
 _LENGTH = 1 << 20  # characters a template may write, beside four times those of the messages
 
 
@@ -23,12 +24,15 @@ class TemplateRefusal(SpecliError):
 
 
 class ChatTemplate:
-    """A compiled template. `bos`, `eos`: the texts that it may write as such tokens."""
+    """A compiled template. `bos`, `eos`: the texts that it may write as such tokens. `given`: variables of its own
+    that it is given."""
 
     def __init__(self, source: str, bos: str, eos: str, name: str = "chat template") -> None:
         self.source = source
         self._name = name
+        self.given: Mapping[str, object] = {}
         self._compile = {"source": source, "bos": bos, "eos": eos}
+        self._asks_for: frozenset[str] = frozenset()
         self._child: _Child | None = None
         self._lock = threading.Lock()
         self._started()
@@ -40,10 +44,16 @@ class ChatTemplate:
         asked = {
             "messages": [dict(m) for m in messages],
             "generation_prompt": generation_prompt,
+            "given": dict(self.given),
             "most": most,
         }
         with self._lock:
-            return self._answer(self._started(), asked)
+            return str(self._answer(self._started(), asked)["text"])
+
+    @property
+    def reasoning_switch(self) -> str | None:
+        """The variable by which it lets one choose whether the model reasons first, None where it has none."""
+        return next((name for name in _SWITCHES if name in self._asks_for), None)
 
     def close(self) -> None:
         """End the process. It is started again where it is needed again."""
@@ -55,22 +65,23 @@ class ChatTemplate:
         if self._child is None:
             self._child = _waiting.pop() if _waiting else _Child()
             try:
-                self._answer(self._child, self._compile)
+                compiled = self._answer(self._child, self._compile)
             except TemplateRefusal as refusal:
                 self.close()
                 raise TemplateRefusal(
                     str(refusal).replace(": ", ": not a valid template: ", 1)
                 ) from refusal.__cause__
+            self._asks_for = frozenset(compiled["asks_for"])
         return self._child
 
-    def _answer(self, child: _Child, asked: Mapping[str, Any]) -> str:
+    def _answer(self, child: _Child, asked: Mapping[str, Any]) -> dict[str, Any]:
         answer = child.ask(asked)
         if answer is None:
             self.close()
             raise TemplateRefusal(f"{self._name}: it does not come to an end in time; use another template")
         if "error" in answer:
             raise TemplateRefusal(f"{self._name}: {_one_line(str(answer['error']))}")
-        return str(answer["text"])
+        return answer
 
 
 _waiting: list[_Child] = []
