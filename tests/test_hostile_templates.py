@@ -117,4 +117,4 @@ def test_how_the_child_answers() -> None:
     ]
     assert list(answers(iter(lines))) == [{"text": "", "asks_for": ["bos_token", "messages"]}, {"text": "1b"}]
     with pytest.raises(ValueError, match="more than 9 characters"):
-        Renderer("{{ 'x' * 10 }}", "", "").render([], True, 9)
+        Renderer("{{ 'x' * 10 }}", "", "").render([], True, {}, 9)
