@@ -84,6 +84,7 @@ class Generator:
         if unused:
             self._notice(unused)
         self.template = self._open_template()
+        self.choose_reasoning(s)
         self.prompter = Prompter(self.model.vocab, self.template)
         self.thinking = find_thinking(self.template, self.model.vocab)
         self.ends: Container[int] = () if self.request.ignore_end else self.model.vocab.ends
@@ -107,7 +108,6 @@ class Generator:
     def _open_template(self) -> ChatTemplate | None:
         source = self.request.template or self.model.chat_template
         if source is None:
-            self._choose_reasoning(None)
             return None
         vocab = self.model.vocab
         bos, eos = (
@@ -116,21 +116,19 @@ class Generator:
         )
         template = ChatTemplate(source, bos, eos)
         self._stack.callback(template.close)
-        self._choose_reasoning(template)
         return template
 
-    def _choose_reasoning(self, template: ChatTemplate | None) -> None:
-        wanted = self.settings.reasoning
+    def choose_reasoning(self, settings: Settings) -> None:
+        """Tell the template whether the model is to reason. Raises UsageError where a flag asks for what it lacks."""
+        wanted, template = settings.reasoning, self.template
         switch = template.reasoning_switch if template is not None else None
-        if wanted == "auto":
-            return
-        if template is not None and switch is not None:
-            template.given = {switch: wanted == "on"}
-            return
-        lacks = f"{self.model.name} has no chat template that lets one choose whether it reasons"
-        if self.settings.origin("reasoning") == "flag":
-            raise UsageError(f"--reasoning {wanted}: {lacks}; leave it out")
-        self._notice(f"reasoning = {wanted} is left out: {lacks}")
+        if wanted != "auto" and switch is None:
+            lacks = f"{self.model.name} has no chat template that lets one choose whether it reasons"
+            if settings.origin("reasoning") == "flag":
+                raise UsageError(f"--reasoning {wanted}: {lacks}; leave it out")
+            self._notice(f"reasoning = {wanted} is left out: {lacks}")
+        if template is not None:
+            template.given = {} if wanted == "auto" or switch is None else {switch: wanted == "on"}
 
     def _cast(self) -> None:
         """A pacer and drafters that know nothing yet."""

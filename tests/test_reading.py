@@ -292,6 +292,24 @@ def test_reasoning_can_be_switched_off_where_the_template_knows_how(
     assert (told["text"], told["reasoning"]) == ("So be it.", None)
 
 
+def test_reasoning_can_be_switched_in_a_chat(home: Path, tmp_path: Path) -> None:
+    model = parrot(tmp_path / "q.gguf", pieces("So be it.", 3), SWITCHED)
+    said = "one\n/set reasoning off\ntwo\n/set reasoning default\nthree\n/exit\n"
+    done = subprocess.run(
+        command("chat", model, "--think", "hide", "-q"), env=environment(home), input=said.encode(), capture_output=True
+    )  # fmt: skip
+    assert (
+        done.returncode == 0 and b'reasoning = "off"' in done.stderr and b'reasoning = "auto"' in done.stderr
+    )
+    assert done.stdout.decode().split("\n").count("So be it.") == 1, done.stdout
+    other = parrot(tmp_path / "t.gguf", pieces("So be it.", 3), THINKING)
+    done = subprocess.run(
+        command("chat", other, "-q"), env=environment(home), input=b"/set reasoning off\nHi\n", capture_output=True
+    )  # fmt: skip
+    assert done.returncode == 0 and b"no chat template that lets one choose" in done.stderr
+    assert b"So be it." in done.stdout
+
+
 def test_reasoning_that_cannot_be_chosen_is_said(home: Path, tmp_path: Path) -> None:
     model = parrot(tmp_path / "t.gguf", pieces("So be it.", 3), THINKING)
     profile = tmp_path / "quick.toml"

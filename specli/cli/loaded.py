@@ -183,6 +183,7 @@ class Loaded:
         g, before = self._generator, self._generator.settings
         sampling_params(settings, g.model.vocab)  # raises for a bias on what is no token
         CastList(g.request).methods(settings, lambda _: None)  # and for who lacks what it needs
+        g.choose_reasoning(settings)  # and where the template does not know how
         seeded = settings.seed is not None
         same = all(_value(settings, k) == _value(before, k) for k in profiles.KEYS if k.section == "spec")
         if seeded and settings.seed != before.seed:
@@ -194,6 +195,7 @@ class Loaded:
         try:
             g.reset(settings, keep=g.target.tokens)
         except UsageError as error:
+            g.choose_reasoning(before)
             g.reset(before, keep=g.target.tokens)
             raise _NotLoaded(str(error)) from error
 

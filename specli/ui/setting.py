@@ -24,7 +24,7 @@ def _changes(key: Key) -> bool:
     """Whether a key can be changed while the model stays loaded."""
     if key.section == "sampling":
         return key.name not in GRAMMARS
-    return key.section == "spec" and key.name not in _AT_LOAD
+    return key.name == "reasoning" or (key.section == "spec" and key.name not in _AT_LOAD)
 
 
 CHANGEABLE: tuple[Key, ...] = tuple(key for key in KEYS if _changes(key))
