@@ -19,7 +19,7 @@ from feature_models import RandomDraft
 from gguf_builder import ARRAY, F32, I32, MODELS, STRING, U32, string, value
 from made_models import Made, words
 from model_edits import Entry, Gguf, as_qwen3, heads_only
-from running import Runner
+from running import Runner, run
 
 from specli.engine import admission, probe
 from specli.engine.admission import admit, admit_head, sound_header
@@ -27,6 +27,8 @@ from specli.engine.gguf import read_header
 from specli.engine.gguf_model import check_model
 from specli.engine.probe import FAULT_VARIABLE, Outcome, TrialSettings
 from specli.errors import MemoryShortage, ModelFileError, SpecliError, UsageError
+
+__all__ = ["run"]  # a fixture
 
 DRAFT, HYBRID, MTP = (MODELS / f"tiny-{name}.gguf" for name in ("draft", "hybrid", "target-mtp"))
 SETTINGS = TrialSettings(threads=1)

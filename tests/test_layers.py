@@ -607,17 +607,17 @@ def test_the_command_says_what_came_out(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "said", "code"),
     [
-        (["--drop", "6"], "leave out 1 to 5"),
-        (["--forget", "--drop", "2"], "--forget"),
-        (["--like", "nowhere.txt"], "nowhere.txt"),
+        (["--drop", "6"], "leave out 1 to 5", 2),
+        (["--forget", "--drop", "2"], "--forget", 2),
+        (["--like", "nowhere.txt"], "nowhere.txt", 1),
     ],
 )
 def test_wrong_usage_is_one_line(
-    model: Path, places: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+    model: Path, places: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str, code: int
 ) -> None:
-    assert main(["layers", str(model), *arguments]) == 2
+    assert main(["layers", str(model), *arguments]) == code
     err = capsys.readouterr().err
     assert said in err and err.count("\n") == 1
 

@@ -59,7 +59,7 @@ def test_an_error_is_an_event_too(run: Runner) -> None:
     [
         (["--stream", "json", "--json"], "--stream json ends with the object"),
         (["--stream", "text", "--json"], "--stream text contradicts --json"),
-        (["--stream", "xml"], "'xml' is not one of 'text', 'json'"),
+        (["--stream", "xml"], "--stream xml: must be one of text, json"),
         (["--stream", "text", "--logprobs", "2"], "--logprobs"),
     ],
 )
