@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -110,8 +111,10 @@ class Tuned:
         if self.choice == "off":
             found = "no method was clearly faster than plain decoding here, so nothing is drafted"
         else:
-            prompts = self.profile.measured.get("workload", "its prompts")
-            found = f"{self.choice}, measured {self.speedup:.2f}× plain here, on average over {prompts}"
+            measured = self.profile.measured
+            n, prompts = measured.get("answers"), measured.get("workload", "its prompts")
+            over = f"{n} answers to {prompts}" if n else f"answers to {prompts}"
+            found = f"{self.choice}, measured {self.speedup:.2f}× plain here, on average over {over}"
         return f"{self.profile.name}: {found} (--profile auto leaves it aside)"
 
     def over(self, base: Profile) -> Profile:
@@ -139,12 +142,20 @@ def find(model: Path, draft: Path | None, settings: Settings) -> Tuned | Stale |
     name = profile_name(model, draft)
     path = profiles.own_profiles_dir() / f"{name}.toml"
     if not path.is_file():
-        return None
+        return _without_draft(model, draft)
     try:
         profile = profiles.load(str(path))
     except ProfileError as error:
         return Stale(name, f"something that cannot be read any more ({error})")
     return judge(profile, key_of(model, draft, settings))
+
+
+def _without_draft(model: Path, draft: Path | None) -> Stale | None:
+    """What was tuned for the model alone does not hold with a draft."""
+    name = profile_name(model, None)
+    if draft is None or not (profiles.own_profiles_dir() / f"{name}.toml").is_file():
+        return None
+    return Stale(name, "no draft model", f" --draft-model {shlex.quote(str(draft))}")
 
 
 def judge(profile: Profile, key: Key) -> Tuned | Stale:

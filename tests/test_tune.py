@@ -291,7 +291,9 @@ def test_the_profile_says_what_was_measured_and_for_what() -> None:
     found = judge(back, KEY)
     assert isinstance(found, Tuned) and found.speedup == pytest.approx(choice.speedup, abs=1e-3)
     assert found.acceptance["draft-self"] > 0.5 and not found.uses_draft
-    assert f"measured {found.speedup:.2f}×" in found.line
+    assert choice.standing is not None
+    over = f"on average over {choice.standing.n_pairs} answers to {measured(choice).workload}"
+    assert f"measured {found.speedup:.2f}× plain here, {over}" in found.line
     settings = profiles.resolve(found.over(profiles.load("chat")), {"temp": 0.3})
     assert settings.types == ("draft-self",) and settings.self_size_m == 16 and settings.temp == 0.3
 
@@ -416,7 +418,15 @@ def test_run_picks_it_up_and_notices_when_it_is_stale(tuning: dict[str, object],
 
     profile, said = notices()
     assert profile == name and f"{name}: " in said
-    assert "on average over the prompts of " in said and "--profile auto leaves it aside" in said
+    assert "--profile auto leaves it aside" in said
+    alone = path.with_name("tuned-tiny-target-mtp.toml")
+    alone.write_text(text)
+    path.rename(path.with_suffix(".away"))
+    profile, said = notices()
+    assert profile == "auto" and "tuned-tiny-target-mtp was measured with no draft model" in said
+    assert "`specli tune --draft-model " in said
+    path.with_suffix(".away").rename(path)
+    alone.unlink()
     assert notices("--spec-type", "auto")[0] == "auto" and notices("--profile", "code")[0] == "code"
     profile, said = notices("--profile", "auto")
     assert profile == "auto" and name not in said
@@ -444,9 +454,7 @@ def test_what_was_tuned_before_is_named(tuning: dict[str, object], specli: Specl
     assert done.returncode == 0, done.stderr
     said = "It takes the place of" if written != before else "What was tuned before stays"
     assert f"{tuning['choice']}" in done.stdout.partition(said)[2], done.stdout
-    assert (
-        "Answers beside plain ones, to " in done.stdout and "specli's own prompts: code-edit-1" in done.stdout
-    )
+    assert "same prompt. Specli's own prompts: code-edit-1" in done.stdout
     for line in done.stdout.splitlines():
         drafted = line.split()[1:2] != ["as"]
         assert drafted or (line.split()[1:4] == ["as", "off", "-"] and " 1.00 " in line), line

@@ -118,7 +118,14 @@ def tune(
     if as_json:
         print(json.dumps(as_json_object(generator, result, rules, path, taken), indent=2))
         return 0
-    over = f"{len(prompts)} of {prompts_of}: {', '.join(each.id for each in prompts)}"
+    answered = sorted({at for standing in result.standings for at in standing.pairs})
+    ids = ", ".join(prompts[at].id for at in answered)
+    left = (
+        f" ({len(prompts) - len(answered)} more did not fit into the budget)"
+        if len(answered) < len(prompts)
+        else ""
+    )
+    over = f"{prompts_of}: {ids}{left}" if answered else prompts_of
     _print(generator, result, over, rules, taken)
     echo("")
     if path is None:
@@ -265,7 +272,7 @@ def _print(generator: Generator, result: Tuning, over: str, rules: list[Rule], t
             f"{each.method}: a token costs {each.step_s / costs.seconds[1]:.2f}; accepted by position {rates}"
         )
     echo("")
-    prose(f"Answers beside plain ones, to {over}")
+    prose(f"Answers, each beside a plain one to the same prompt. {over[:1].upper()}{over[1:]}.")
     rows = []
     for s in result.standings:
         found = s.ratio
@@ -276,13 +283,13 @@ def _print(generator: Generator, result: Tuning, over: str, rules: list[Rule], t
             (s.candidate.name, f"{found.value:.3f}" if s.drafted else _AS_OFF, interval, percent(s.acceptance),
              number(s.mean_accepted_length), number(s.draft_length, 1), str(s.n_pairs))
         )  # fmt: skip
-    header = ("", "× plain", "95% interval", "accepted", "tok/cycle", "draft length", "runs")
+    header = ("", "× plain", "95% interval", "accepted", "tok/cycle", "draft length", "answers")
     off = ("off", "1.000", "-", "-", "1.00", "-", "-")
-    echo_table(header, [off, *rows], spare=("draft length", "accepted", "runs"))
+    echo_table(header, [off, *rows], spare=("draft length", "accepted", "answers"))
     if any(row[1] == _AS_OFF for row in rows):
         prose(f"{_AS_OFF}: it drafted nothing here.")
     if any(row[2] == "-" and row[1] != _AS_OFF for row in rows):
-        prose("Without an interval: too few runs to trust the figure; the budget went to others.")
+        prose("Without an interval: too few answers to trust the figure; the budget went to others.")
     best = result.screened[0] if result.screened else None
     if best is not None:
         echo("")

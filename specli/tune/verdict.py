@@ -205,9 +205,13 @@ def _held(rule: str, cases: Sequence[_Case]) -> Rule:
         return Rule(rule, None, "no setting but auto, whose drafts vary, was measured often enough")
     against = [case for case in cases if case.against]
     if not against:
-        return Rule(rule, True, f"nothing measured speaks against it ({len(cases)} tried)")
+        return Rule(rule, True, f"nothing speaks against it ({_settings(len(cases))} measured)")
     worst = max(against, key=lambda case: abs(case.standing.value - 1))
     return Rule(rule, False, str(worst))
+
+
+def _settings(n: int) -> str:
+    return "one setting other than auto was" if n == 1 else f"{n} settings other than auto were"
 
 
 def _by_length(standings: Sequence[Standing], scouted: Sequence[Scouted], costs: WidthCosts) -> Rule:
@@ -282,6 +286,8 @@ def _measured(choice: Choice, m: Measured) -> Iterator[tuple[str, object]]:
             yield "mean-accepted-length", round(standing.mean_accepted_length, 3)
     yield "temp", m.temp
     yield "workload", m.workload
+    if standing is not None:
+        yield "answers", standing.n_pairs
     yield "key", m.key.as_table()
     yield "width-costs", {str(w): round(c, 3) for w, c in m.costs.shape.items()}
     yield "token-s", round(m.costs.seconds[1], 6)

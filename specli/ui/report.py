@@ -52,6 +52,6 @@ def _cycles(answer: Answer) -> list[str]:
     if needed is not None and length is not None:
         verdict = f"{100 * needed:.0f}% accepted" if needed <= 1 else "more than all of them accepted"
         lines.append(
-            f"  break-even: a cycle with a draft must emit {length:.2f} tokens, which needs {verdict}"
+            f"  break-even: a cycle with a draft must emit {length:.2f} tokens at what it took here, which needs {verdict}"
         )
     return lines
