@@ -313,8 +313,11 @@ class Generator:
 
     def look_back(self) -> None:
         """Notice, once, if the last answer's drafts were accepted far less often than the tuned profile
-        measured."""
+        measured, and who has given up drafting."""
         answer, self._last_answer = self._last_answer, None
+        for drafter in self.drafters:
+            if isinstance(drafter, NeuralDrafter) and drafter.problem:
+                self._notice(f"{drafter.method} drafts no more: {drafter.problem}")
         if answer is not None and self._watch is not None:
             line = self._watch.fold(answer.stats.by_method)
             if line:

@@ -11,6 +11,7 @@ coder = "~/models/coder-1.5b.gguf"
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from specli.errors import UsageError
+from specli.errors import SpecliError, UsageError
 from specli.paths import config_dir, write_atomic
 from specli.settings import did_you_mean
 
@@ -82,7 +83,9 @@ def parse_config(text: str, place: str) -> Config:
         raise UsageError(f"{place}: [models] auto-draft must be true or false")
     if not isinstance(aliases, dict) or not all(isinstance(v, str) and v for v in aliases.values()):
         raise UsageError(f'{place}: [models.aliases] must be names with models, such as coder = "user/repo"')
-    return Config(default, tuple(Path(d).expanduser() for d in dirs), auto, MappingProxyType(dict(aliases)))
+    return Config(
+        default, tuple(Path(os.path.expanduser(d)) for d in dirs), auto, MappingProxyType(dict(aliases))
+    )
 
 
 def set_default(reference: str | None) -> Path:
@@ -91,7 +94,14 @@ def set_default(reference: str | None) -> Path:
     path = config_path()
     text = path.read_text("utf-8-sig") if path.exists() else ""
     changed = _with_default(text, reference)
-    parse_config(changed, str(path))
+    try:
+        found = parse_config(changed, str(path)).default
+    except UsageError:
+        found = None if reference is not None else ""
+    if found != reference:
+        raise SpecliError(
+            f"{path}: the default model is written there in a way that is not edited from here; change it by hand"
+        )
     write_atomic(path, changed)
     return path
 

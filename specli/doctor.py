@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Literal
 
 from specli import __version__, paths
-from specli.errors import EngineError, Interrupted, ModelFileError, SpecliError
+from specli.errors import EngineError, ModelFileError, SpecliError
 
 if TYPE_CHECKING:
     from specli.engine.context import Context
@@ -65,11 +65,9 @@ def examine(model: Path | None, say: Callable[[str], None] = lambda _: None) -> 
 
 
 def _run(name: str, found: Iterator[Check], checks: list[Check]) -> None:
-    """Take checks as they come; what fails in the middle is a finding of its own. Raises Interrupted."""
+    """Take checks as they come; what fails in the middle is a finding of its own."""
     try:
         checks.extend(found)
-    except Interrupted:
-        raise
     except SpecliError as error:
         checks.append(Check(name, "broken", str(error)))
 

@@ -28,11 +28,11 @@ _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$", re.IGNORECASE)
 def hf_cache_dir() -> Path:
     """Where Hugging Face's own tools keep what they fetched: HF_HUB_CACHE, HF_HOME, or the usual place."""
     if cache := os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE"):
-        return Path(os.path.expandvars(cache)).expanduser()
+        return Path(os.path.expanduser(os.path.expandvars(cache)))
     home = os.environ.get("HF_HOME")
     if home is None:
         home = os.path.join(os.environ.get("XDG_CACHE_HOME", "~/.cache"), "huggingface")
-    return Path(os.path.expandvars(home)).expanduser() / "hub"
+    return Path(os.path.expanduser(os.path.expandvars(home))) / "hub"
 
 
 def fetch(repo: str, quant: str | None = None) -> Path:
@@ -129,7 +129,7 @@ def _download(repo: str, part: RemoteFile, revision: str | None) -> Path:
     )
     size = path.stat().st_size
     if part.size and size != part.size:
-        path.resolve().unlink(missing_ok=True)  # it would be taken for whole the next time
+        Path(os.path.realpath(path)).unlink(missing_ok=True)  # it would be taken for whole the next time
         path.unlink(missing_ok=True)
         raise HubError(f"{part.name}: {size} bytes came, {part.size} should have; try again")
     return path

@@ -9,7 +9,10 @@
     ├── UsageError          2  a wrong option or combination of options
     │   └── ProfileError    2  a profile that does not say what it should
     ├── DraftMismatch       1  the draft cannot serve the target (3 from check-draft)
-    └── Interrupted       130  Ctrl-C (143 when terminated)
+    └── Interrupted       130  work was given up because the user asked to stop
+
+    KeyboardInterrupt       130  Ctrl-C, where nothing else was agreed on
+    └── Terminated          143  the end of the program was asked for (129 when its terminal is gone)
 
 The number is the exit code. A message is one line: what is wrong, where, and what to do.
 """
@@ -58,10 +61,14 @@ class DraftMismatch(SpecliError):
 
 
 class Interrupted(SpecliError):
-    """The user or the system asked to stop; what was said so far has been kept."""
+    """The user asked to stop, so what was begun is given up; the message says what."""
 
     exit_code = 130
 
-    def __init__(self, message: str = "interrupted", exit_code: int = 130) -> None:
-        super().__init__(message)
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM or SIGHUP came. Like Ctrl-C no error: nothing that handles errors may hold it up."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__("terminated")
         self.exit_code = exit_code

@@ -8,6 +8,7 @@ speculative decoding pages in their documentation for vLLM, SGLang and TensorRT-
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -107,7 +108,7 @@ def _kind(draft: str) -> str:
     from specli.casting import draft_method
 
     try:
-        return draft_method(Path(draft)) if Path(draft).is_file() else "draft-model"
+        return draft_method(Path(draft)) if os.path.isfile(draft) else "draft-model"
     except ModelFileError:
         return "draft-model"
 

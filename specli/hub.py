@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 from pathlib import Path
 
@@ -88,11 +89,11 @@ def embedded_model() -> Path:
 
 
 def _on_disk(reference: str) -> Path | None:
-    path = Path(reference).expanduser()
+    path = Path(os.path.expanduser(reference))
     try:
-        if path.is_dir():
+        if os.path.isdir(path):
             return _only_model(path)
-        if path.exists():
+        if os.path.exists(path):
             return _first_part(path)
     except (OSError, ValueError) as error:  # no permission, a name too long, a NUL
         raise ModelFileError(f"{reference!r}: {getattr(error, 'strerror', None) or error}") from error

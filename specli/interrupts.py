@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
-from specli.errors import Interrupted
+from specli.errors import Terminated
 
 _ENDS = tuple(s for s in (signal.SIGTERM, getattr(signal, "SIGHUP", None)) if s is not None)
 """What ends the program: it is asked to, or its terminal is gone."""
@@ -27,7 +27,7 @@ _AGAIN_S = 0.05  # after which a signal whose exception was dropped is sent agai
 class Interrupts:
     """While entered, the first SIGINT, SIGTERM or SIGHUP makes `stop()` true; a second one raises.
 
-    The second SIGINT raises KeyboardInterrupt, the second of the others Interrupted (143). The handlers
+    The second SIGINT raises KeyboardInterrupt, the second of the others Terminated. The handlers
     from before are back afterwards. A signal that was ignored stays ignored (`nohup`, `&` in scripts).
     `patience`: seconds in which a second SIGINT is still the first, of a key pressed twice.
     """
@@ -70,7 +70,7 @@ class Interrupts:
         if self._received is None:
             self._received, self._since = signal.Signals(number), time.monotonic()
         elif number in _ENDS:
-            raise Interrupted("terminated", 128 + number)
+            raise Terminated(128 + number)
         elif time.monotonic() - self._since >= self._patience:
             raise KeyboardInterrupt
 
@@ -114,12 +114,19 @@ _otherwise: Callable[[Any], Any] = sys.unraisablehook
 
 
 def _resend(dropped: Any) -> None:
-    if isinstance(dropped.exc_value, KeyboardInterrupt):
-        _send_soon(int(signal.SIGINT))
-    elif isinstance(dropped.exc_value, Interrupted):
+    if isinstance(dropped.exc_value, Terminated):
         _send_soon(dropped.exc_value.exit_code - 128)
+    elif isinstance(dropped.exc_value, KeyboardInterrupt):
+        _send_soon(int(signal.SIGINT))
     else:
         _otherwise(dropped)
+
+
+def ignore_signals() -> None:
+    """At the end of a program, when all is said and its exit code is known: one more signal must not change it."""
+    if _settable():
+        for number in (signal.SIGINT, *_ENDS):
+            signal.signal(number, signal.SIG_IGN)
 
 
 def _send_soon(number: int) -> None:
@@ -141,10 +148,10 @@ def _settable() -> bool:
 
 
 def end_on_sigterm() -> None:
-    """Outside of answers, too, these end the program in order: Interrupted (143, or 129) is raised."""
+    """Outside of answers, too, these end the program in order: Terminated is raised."""
 
     def handle(number: int, frame: FrameType | None) -> None:
-        raise Interrupted("terminated", 128 + number)
+        raise Terminated(128 + number)
 
     if _settable():
         for number in _ENDS:

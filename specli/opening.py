@@ -3,6 +3,7 @@ live generator."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -138,7 +139,7 @@ def _check_system(generator: Generator, raw: bool, say: Callable[[str], None]) -
 
 def _read_template(path: Path) -> str:
     try:
-        return path.expanduser().read_text("utf-8")
+        return Path(os.path.expanduser(path)).read_text("utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not a text file"
         raise ModelFileError(f"--chat-template-file {path}: {reason}") from error

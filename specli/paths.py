@@ -75,7 +75,7 @@ def _replace(target: Path, pieces: Sequence[memoryview], mode: int) -> None:
 
 def _directory(variable: str, usual: Path, create: bool) -> Path:
     override = os.environ.get(variable, "")
-    path = Path(override).expanduser() if override else usual
+    path = Path(os.path.expanduser(override)) if override else usual
     if create:
         # Reading works without it (a read-only home in a container); who writes gets the reason.
         with suppress(OSError):

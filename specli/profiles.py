@@ -112,7 +112,7 @@ def path_of(name_or_path: str) -> Path:
     Raises ProfileError for a name there is no profile of.
     """
     if name_or_path.endswith(".toml") or "/" in name_or_path or os.sep in name_or_path:
-        return Path(name_or_path).expanduser()
+        return Path(os.path.expanduser(name_or_path))
     for directory in (own_profiles_dir(), _shipped_dir()):
         path = directory / f"{name_or_path}.toml"
         if os.path.exists(path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Container
 from pathlib import Path
 
@@ -65,7 +66,7 @@ def _shown(s: Settings, name: str) -> str:
 
 def _read(path: str, flag: str) -> str:
     try:
-        return Path(path).expanduser().read_text("utf-8-sig")
+        return Path(os.path.expanduser(path)).read_text("utf-8-sig")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not a text file"
         raise ModelFileError(f"{flag} {path}: {reason}") from error

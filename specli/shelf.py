@@ -76,18 +76,18 @@ def folders(more: Sequence[Path] = ()) -> list[Folder]:
         *(Folder("config", path) for path in load_config().dirs),
         *(Folder("given", path) for path in more),
     ]
-    return [folder for folder in found if folder.path.is_dir()]
+    return [folder for folder in found if os.path.isdir(folder.path)]
 
 
 def _llama_cache() -> Path:
     if own := os.environ.get("LLAMA_CACHE"):
-        return Path(own).expanduser()
+        return Path(os.path.expanduser(own))
     system = platform.system()
     if system == "Windows":
-        return Path(os.environ.get("LOCALAPPDATA", "~")).expanduser() / "llama.cpp"
+        return Path(os.path.expanduser(os.environ.get("LOCALAPPDATA", "~"))) / "llama.cpp"
     if system == "Darwin":
         return Path.home() / "Library" / "Caches" / "llama.cpp"
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "llama.cpp"
+    return Path(os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")) / "llama.cpp"
 
 
 def models(more: Sequence[Path] = ()) -> list[Shelved]:
@@ -96,7 +96,7 @@ def models(more: Sequence[Path] = ()) -> list[Shelved]:
     seen: set[Path] = set()
     out: list[Shelved] = []
     for folder, path in _files(more):
-        real = path.resolve()
+        real = Path(os.path.realpath(path))
         if real not in seen:
             seen.add(real)
             out.append(_shelved(path, folder))
@@ -174,7 +174,11 @@ def rank(target: Path, more: Sequence[Path] = (), same_vocab: bool = False) -> l
     size = weight_bytes(read_header(target))
     fits = []
     for each in models(more):
-        if each.header is None or each.path.resolve() == target.resolve() or each.n_bytes >= size:
+        if (
+            each.header is None
+            or Path(os.path.realpath(each.path)) == Path(os.path.realpath(target))
+            or each.n_bytes >= size
+        ):
             continue
         fits.append(check_fit(target, each.path, same_vocab))
     order = {"fits": 0, "fits-with-notes": 1, "does-not-fit": 2}
@@ -220,7 +224,8 @@ def offer_draft(target: Path) -> str | None:
     """One line that offers a fitting draft on the disk for `target`, with what it is expected to bring;
     None without one, and whenever this target's draft was offered before."""
     mark = (
-        paths.cache_dir() / f"offered-{hashlib.sha256(os.fsencode(target.resolve())).hexdigest()[:16]}.json"
+        paths.cache_dir()
+        / f"offered-{hashlib.sha256(os.fsencode(Path(os.path.realpath(target)))).hexdigest()[:16]}.json"
     )
     if _is_fresh(mark):
         return None

@@ -97,3 +97,10 @@ def test_libraries_stay_in_their_rooms(path: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_files_can_be_read_in_one_sitting(path: Path) -> None:
     assert len(path.read_text("utf-8").splitlines()) <= 420
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_path_of_the_users_ends_the_program(path: Path) -> None:
+    """These methods raise RuntimeError for an unknown user or a link to itself; those of os.path never do."""
+    text = path.read_text("utf-8").replace("Path(__file__).resolve()", "")
+    assert ".expanduser()" not in text.replace("os.path.expanduser(", "") and ".resolve()" not in text

@@ -501,6 +501,7 @@ def test_no_turn_can_be_forged(specli: Run) -> None:
         ("tune nowhere.gguf", "too much is given: nowhere.gguf (a model is given by -m nowhere.gguf); see"),
         (f"chat {__file__}", f"too much is given: {__file__} (a model is given by -m {__file__}); see"),
         (f"run a {__file__}", f"too much is given: {__file__} (a file is given by -f {__file__}); see"),
+        ("chat " + "y" * 300, "too much is given: yyy"),
         ("rn x", "no such command 'rn'; see specli --help; did you mean \"run\"?\n"),
         ("check-draft", "TARGET is missing; see specli check-draft --help"),
         ("models .", ". is no command; to look there too: specli models --dir ."),

@@ -10,10 +10,12 @@ from scripted import GREEDY, CorruptingDrafter, CountingModel, ScriptedDrafter, 
 
 from specli.core.decoding import Rules, decode, sync
 from specli.core.pacing import FixedPacer
-from specli.core.sampling import SamplingParams
+from specli.core.sampling import SamplingParams, distribution
 from specli.core.table_model import TableModel
 from specli.core.types import Cycle
 from specli.drafters.model import ModelDrafter
+from specli.drafters.neural import Voice
+from specli.errors import EngineError
 
 VOCAB = 12
 PROMPT = [3, 1, 4, 1, 5]
@@ -191,3 +193,26 @@ def test_vocabularies_of_two_sizes() -> None:
     cycles = run(target(), PROMPT, [drafter], Rules(GREEDY, max_tokens=40))
     assert said(cycles) == greedy(target(), PROMPT, 40)
     assert max(small.tokens) < 6
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
+def test_a_drafter_that_computes_no_numbers_gives_up(sampling: SamplingParams) -> None:
+    broken = TableModel(np.full_like(TABLE, np.nan), 3, 4096)
+    drafter = ModelDrafter(broken, FixedPacer(), VOCAB, 4)
+    drafter.speak(Voice(sampling))
+    cycles = run(target(), PROMPT, [drafter], Rules(sampling, 3, 20))
+    assert len(cycles) == 20 and not any(cycle.draft.tokens for cycle in cycles)
+    assert "no numbers" in str(drafter.problem)
+    drafted = len(broken.tokens)
+    assert not drafter.propose([*PROMPT, *said(cycles)], 4).tokens and len(broken.tokens) == drafted
+
+
+@pytest.mark.parametrize(
+    "sampling", [GREEDY, WARM, SamplingParams(temp=0.7, min_p=0.1, top_k=0, top_p=1.0)]
+)
+def test_a_target_that_computes_no_numbers_is_an_error(sampling: SamplingParams) -> None:
+    row = np.zeros(VOCAB, np.float32)
+    assert len(distribution(row, (), sampling).probs)
+    row[5] = np.nan
+    with pytest.raises(EngineError, match="NaN"):
+        distribution(row, (), sampling)

@@ -312,6 +312,19 @@ def test_what_drafts_beside_the_model_is_tried_beside_it(
     assert "halves.gguf: llama.cpp does not survive this file (SIGABRT: binary-ops.cpp" in result.line
 
 
+@pytest.mark.parametrize("kind", ["model", "heads", "eagle", "block"])
+def test_what_computes_no_numbers_is_refused(
+    kind: str, beside: dict[str, tuple[Path, Path, str]], cache: Path, tmp_path: Path, run: Runner
+) -> None:
+    model, head, norm = beside.get(kind, (DRAFT, DRAFT, "blk.0.attn_norm.weight"))
+    file = Gguf(head)
+    (tensor,) = [t for t in file.tensors if t.name == norm]
+    tensor.data = struct.pack("<f", float("nan")) * tensor.dims[0]
+    broken = file.write(tmp_path / "nan.gguf")
+    result = run(*(("-m", broken) if kind == "model" else ("-m", model, "--draft-model", broken)), "a")
+    assert result.code == 1 and not result.out and "nan.gguf: it computes no numbers (NaN)" in result.line
+
+
 def test_a_head_is_tried_once_for_a_model(
     beside: dict[str, tuple[Path, Path, str]], cache: Path, tmp_path: Path, trials: list[Path]
 ) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from running import TINY
@@ -16,7 +18,7 @@ from specli import interrupts
 from specli.engine import backend
 from specli.engine.context import Context, ContextParams
 from specli.engine.model import Model, ModelParams
-from specli.errors import Interrupted
+from specli.errors import Interrupted, Terminated
 from specli.interrupts import Interrupts, held, resend_dropped
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals are POSIX")
@@ -72,7 +74,7 @@ def test_the_end_may_be_asked_for_twice(number: signal.Signals, code: int) -> No
         with Interrupts(patience=60.0) as pressed:
             press(number)
             assert pressed.exit_code == code and pressed.terminated
-            with pytest.raises(Interrupted) as error:
+            with pytest.raises(Terminated) as error:
                 press(number)
             assert error.value.exit_code == code
         assert signal.getsignal(number) == signal.SIG_DFL
@@ -164,3 +166,57 @@ def test_an_interrupt_that_python_drops_comes_again(monkeypatch: pytest.MonkeyPa
         PressesWhenFreed()
         for _ in range(3000):
             time.sleep(0.01)
+
+
+def test_the_end_is_no_error() -> None:
+    """Nothing that handles errors may hold it up."""
+    assert not issubclass(Terminated, Exception)
+
+
+def ends(code: str, *args: str, **variables: str) -> tuple[int, str]:
+    """A program of its own that runs `code`, then specli."""
+    whole = f"import atexit, os, signal, sys\n{code}\nfrom specli.__main__ import main\nsys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", whole, *args],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, env={**os.environ, **variables}, timeout=300,
+    )  # fmt: skip
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("nth", [1, 2, 3])
+@pytest.mark.parametrize(("number", "code"), [("SIGTERM", 143), ("SIGHUP", 129), ("SIGINT", 130)])
+def test_a_signal_while_a_file_is_written_ends_the_program(
+    tmp_path: Path, nth: int, number: str, code: int
+) -> None:
+    press = (
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\nfsync, n = os.fsync, [0]\n"
+        "def pressed(fd):\n    n[0] += 1\n    fsync(fd)\n"
+        f"    if n[0] == {nth}: os.kill(os.getpid(), signal.{number})\n"
+        "os.fsync = pressed"
+    )
+    model = ("-m", str(TINY), "--threads", "1", "--max-tokens", "3", "--no-stdin", "hi")
+    found, said = ends(press, "run", *model, SPECLI_CACHE_DIR=str(tmp_path))
+    assert found == code and ("terminated" in said or "interrupted" in said), said
+
+
+def test_a_signal_while_it_is_imported_ends_in_order() -> None:
+    press = (
+        "class Finder:\n    def find_spec(self, name, *_):\n"
+        "        if name == 'specli.cli.main': os.kill(os.getpid(), signal.SIGTERM)\n"
+        "sys.meta_path.insert(0, Finder())"
+    )
+    assert ends(press, "--version") == (143, "specli: terminated\n")
+
+
+def test_a_signal_at_the_very_end_changes_nothing() -> None:
+    press = "for n in (2, 15, 1): atexit.register(os.kill, os.getpid(), n)"
+    assert ends(press, "--version") == (0, "")
+
+
+def test_a_signal_while_the_library_is_imported_is_no_broken_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(name: str) -> None:
+        raise Terminated(143)
+
+    monkeypatch.setattr(backend.importlib, "import_module", stop)
+    with pytest.raises(Terminated):
+        backend.load_library.__wrapped__()

@@ -242,3 +242,43 @@ def test_the_fetched_folder_proposes_the_small_qwen_for_the_large(
     drafts = {name: [Path(str(d)).name for d in row["drafts"]] for name, row in rows.items()}  # type: ignore[attr-defined]
     assert drafts[qwen_target.stem] == [qwen_draft.name]
     assert all(not found for name, found in drafts.items() if name != qwen_target.stem)
+
+
+def test_a_folder_or_file_that_cannot_be_looked_at_breaks_nothing(tmp_path: Path, tiny_draft: Path) -> None:
+    loops = tmp_path / "loops"
+    loops.mkdir()
+    (loops / "loop.gguf").symlink_to("loop.gguf")
+    (loops / "good.gguf").symlink_to(tiny_draft)
+    place = config_path()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    for dirs in (str(loops), "~nosuchuser/x", "n" * 300):
+        place.write_text(f'[models]\ndirs = ["{dirs}"]\n')
+        done = specli("models", "--json")
+        assert done.returncode == 0, done.stderr
+        assert dirs != str(loops) or "good.gguf" in done.stdout
+    for args in (("models", "--dir", loops), ("check-draft", tiny_draft, "--scan", "--scan-dir", loops)):
+        done = specli(*args)
+        assert done.returncode in (0, 3) and not done.stderr  # 3: nothing fits
+    for args in (("models", "~nosuchuser"), ("models", "n" * 300), ("profiles", "show", "~nosuchuser/x"),
+                 ("models", "--dir", "n" * 300), ("models", "default", "~nosuchuser/x.gguf")):  # fmt: skip
+        done = specli(*args)
+        assert done.returncode in (1, 2) and "unexpected" not in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'models.default = "x"\n',
+        'models = {default = "x"}\n',
+        '[models]\n"default" = "x"\n',
+        '["models"]\ndefault = "x"\n',
+    ],
+)
+def test_a_default_that_cannot_be_edited_is_said(tiny_draft: Path, text: str) -> None:
+    place = config_path()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(text)
+    for args in (("--clear",), (tiny_draft,)):
+        done = specli("models", "default", *args)
+        assert done.returncode == 1 and "change it by hand" in done.stderr
+        assert place.read_text() == text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ def read_attached(path: Path, shown: str | None = None) -> Attached:
     Raises SpecliError where it cannot be read.
     """
     try:
-        with path.expanduser().open("rb") as file:
+        with Path(os.path.expanduser(path)).open("rb") as file:
             data = file.read(MOST + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -280,7 +281,7 @@ def _draw(path: Path, generator: Generator, result: Result) -> None:
     drawn = _bars(ours)
     drawn += [type(bar)(bar.label, bar.value, bar.low, bar.high, "all") for bar in _bars(overall)]
     title = f"{generator.model.name}: speed against plain decoding"
-    write_atomic(path.expanduser(), svg(title, _title(generator), drawn), mode=0o644)
+    write_atomic(Path(os.path.expanduser(path)), svg(title, _title(generator), drawn), mode=0o644)
 
 
 def _has_blocks() -> bool:

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -114,7 +113,7 @@ def _as_then(shared: Shared, session: Session) -> Shared:
     """With the model of then, where no other is asked for."""
     flags = dict(shared.flags)
     if flags.get("model") is None:
-        if not Path(session.model).exists():
+        if not os.path.exists(session.model):
             raise SessionError(f"the model of that conversation is gone: {session.model}; give one with -m")
         flags["model"] = session.model
     return replace(shared, flags=flags, raw=shared.raw or session.raw)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -215,10 +216,10 @@ def _print_figures(f: PairFigures) -> None:
 def _scan(target: Path, more: list[Path], same_vocab: bool, as_json: bool) -> int:
     from specli.shelf import folders, rank
 
-    missing = [str(path) for path in more if not path.expanduser().is_dir()]
+    missing = [str(path) for path in more if not os.path.isdir(os.path.expanduser(path))]
     if missing:
         raise UsageError(f"--scan-dir {missing[0]}: no such directory")
-    more = [path.expanduser() for path in more]
+    more = [Path(os.path.expanduser(path)) for path in more]
     ranked = rank(target, more, same_vocab)
     fitting = [fit for fit in ranked if fit.verdict != "does-not-fit"]
     if as_json:

@@ -124,7 +124,7 @@ def _files(incomplete: str, ending: str) -> Iterator[str]:
     begun = incomplete.rpartition("/")[2]
     lead = incomplete[: len(incomplete) - len(begun)]
     with suppress(OSError, ValueError, RuntimeError):
-        folder = Path(lead or ".").expanduser()
+        folder = Path(os.path.expanduser(lead or "."))
         for entry in sorted(folder.iterdir()):
             if not entry.name.startswith(begun) or (entry.name.startswith(".") and not begun):
                 continue

@@ -27,7 +27,7 @@ from specli.cli import (
 )
 from specli.cli.help import Groups, Sections
 from specli.cli.usage import usage_line
-from specli.errors import SpecliError
+from specli.errors import SpecliError, Terminated
 from specli.interrupts import end_on_sigterm, resend_dropped
 from specli.ui.terminal import notice, tolerant
 
@@ -109,6 +109,8 @@ def _guarded(work: Callable[[], int], debug: bool) -> int:
         return 0
     except Exception as error:
         return _report(error, debug)
+    except Terminated as end:
+        return _say("terminated", end.exit_code)
     except KeyboardInterrupt:
         return _say("interrupted", 128 + int(signal.SIGINT))
 

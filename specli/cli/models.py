@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 class _ListOrCommand(Groups):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Its commands; a directory is taken for what it was meant as."""
-        if args and args[0] not in self.commands and Path(args[0]).expanduser().is_dir():
+        if args and args[0] not in self.commands and os.path.isdir(os.path.expanduser(args[0])):
             raise UsageError(f"{args[0]} is no command; to look there too: specli models --dir {args[0]}")
         return super().resolve_command(ctx, args)
 
@@ -52,8 +53,8 @@ def list_models(
                 f"--dir and --json belong to the list, not to `specli models {ctx.invoked_subcommand}`"
             )
         return
-    more = [path.expanduser() for path in dirs or ()]
-    missing = [str(path) for path in more if not path.is_dir()]
+    more = [Path(os.path.expanduser(path)) for path in dirs or ()]
+    missing = [str(path) for path in more if not os.path.isdir(path)]
     if missing:
         raise UsageError(f"--dir {missing[0]}: no such directory")
     from specli.shelf import drafts_for, models
@@ -113,7 +114,7 @@ def default(
         return
     path = resolve_model(reference)
     read_header(path)  # what is no model would fail every run from now on
-    named = reference if not Path(reference).expanduser().exists() else str(path.absolute())
+    named = reference if not os.path.exists(os.path.expanduser(reference)) else str(path.absolute())
     place = set_default(named)
     announcer()(f"the default model is {named} now (in {place})")
 
@@ -130,7 +131,7 @@ def _default_file() -> Path | None:
         chosen = default_model()
     except SpecliError:
         return None
-    return chosen and chosen.resolve()
+    return chosen and Path(os.path.realpath(chosen))
 
 
 def _as_json(each: Shelved, drafts: Sequence[Shelved], default: Path | None) -> dict[str, Any]:
@@ -139,7 +140,7 @@ def _as_json(each: Shelved, drafts: Sequence[Shelved], default: Path | None) -> 
         "name": each.name,
         "path": str(each.path),
         "folder": each.folder,
-        "default": each.path.resolve() == default,
+        "default": Path(os.path.realpath(each.path)) == default,
         "problem": each.problem,
         "architecture": header.architecture if header else None,
         "family": each.family or None,
@@ -160,7 +161,7 @@ def _print(found: Sequence[Shelved], drafts: dict[Path, list[Shelved]], default:
         if each.folder != folder:
             folder = each.folder
             echo(f"{folder}:")
-        mark = " (default)" if each.path.resolve() == default else ""
+        mark = " (default)" if Path(os.path.realpath(each.path)) == default else ""
         echo(f"  {each.name:{width}}  {_about(each)}{mark}")
         echo(f"  {'':{width}}  {each.path}")
         for draft in drafts[each.path]:

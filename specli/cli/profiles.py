@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -100,7 +101,7 @@ def path(name: str | None = _NAME) -> None:
     from specli.profiles import own_profiles_dir, path_of
 
     found = path_of(name) if name else own_profiles_dir()
-    if name and not found.exists():
+    if name and not os.path.exists(found):
         from specli.errors import ProfileError
 
         raise ProfileError(f"no file {found}; `specli profiles list` names the profiles there are")

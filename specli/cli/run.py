@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from specli.chat.given import Given
 from specli.cli.options import Shared, shared_options
 from specli.cli.sink import Sink
 from specli.cli.tell import Events, Json, Teller, Text
-from specli.errors import Interrupted, SpecliError, UsageError
+from specli.errors import SpecliError, UsageError
 from specli.interrupts import Interrupts
 from specli.ui.terminal import announcer, is_terminal
 from specli.ui.think import Think
@@ -168,7 +169,7 @@ def _lines(path: str, files: tuple[Attached, ...], quiet: bool) -> Sequence[Line
     if path == "-":
         return parse_lines(_decoded(_read_stdin_bytes(quiet), "standard input"), "standard input", files)
     try:
-        data = Path(path).expanduser().read_bytes()
+        data = Path(os.path.expanduser(path)).read_bytes()
     except (OSError, ValueError) as error:
         raise SpecliError(f"--prompts {path}: {getattr(error, 'strerror', None) or error}") from error
     return parse_lines(_decoded(data, path), path, files)
@@ -254,8 +255,6 @@ def _answer_all(
         try:
             stream = model.start(line.asked, line.options, halt=teller.halt, logprobs=logprobs)
             teller.tell(stream, tags)
-        except Interrupted:
-            raise
         except SpecliError as error:
             teller.fail(error, tags)
             failed += 1

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import re
-from pathlib import Path
 from typing import Any
 
 from specli.cli.help import argument_name
@@ -60,7 +60,7 @@ def _instead(words: list[str], error: Any) -> str:
     for word in words:
         is_model = word.lower().endswith(".gguf")
         for flag, what in (("-m", "model"),) if is_model else (("-f", "file"), ("-m", "model")):
-            if (is_model or Path(word).is_file()) and flag in _names(error):
+            if (is_model or os.path.isfile(word)) and flag in _names(error):
                 return f"a {what} is given by {flag} {word}"
     return "words with spaces need quotes"
 

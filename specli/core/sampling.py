@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specli.core.types import Distribution
+from specli.errors import EngineError
 
 Legal = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
 """Which of some tokens, shape (n,), may come next."""
@@ -65,14 +66,17 @@ def distribution(
     """The target distribution after `context`. `logits`, shape (n_vocab,), is left as it is.
 
     `legal`: only such tokens are in it; it is empty if there is none. Bias for ids that the row does not
-    have is passed over.
+    have is passed over. Raises EngineError for a row of no numbers (NaN).
     """
     if params.logit_bias or params.penalised:
         logits = _adjusted(logits, context, params)
     if legal is None:
         if params.temp <= 0.0 and params.typical_p >= 1.0:  # no other truncation drops the most probable
-            return Distribution.one_hot(int(np.argmax(logits)))
+            best = int(np.argmax(logits))  # of a NaN, if there is one
+            _require_numbers(logits[best : best + 1])
+            return Distribution.one_hot(best)
         ids = _candidates(logits, params)
+        _require_numbers(logits[ids])
     else:
         ids = _legal_candidates(logits, params, legal)
         if not len(ids):
@@ -86,6 +90,14 @@ def distribution(
         keep = probs > 0.0
         ids, probs = ids[keep], probs[keep]
     return Distribution(ids, probs)
+
+
+def _require_numbers(x: NDArray[np.float32]) -> None:
+    if not len(x) or math.isnan(float(x.max())):
+        raise EngineError(
+            "the model computes no numbers any more (NaN): its file is damaged, or --flash-attn or --cache-type-k/v "
+            "does not suit it"
+        )
 
 
 def _adjusted(

@@ -12,6 +12,7 @@ turned out to be would bend the distribution that q claims.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -55,6 +56,7 @@ class NeuralDrafter:
     """
 
     method = ""
+    problem: str | None = None  # why it will draft no more
     TRY_OTHER = 24  # cycles after which the way of proposing that does worse is tried again
 
     def __init__(self, pacer: Pacer, n_max: int, n_min: int, p_min: float) -> None:
@@ -84,7 +86,7 @@ class NeuralDrafter:
         """Draft up to `limit` tokens. `start()`: the row after `history`; `extend(token)`: the row after one
         more token. Rows may be views that die with the next."""
         limit = min(limit, self._n_max)
-        if limit < max(1, self._n_min) or not self._pacer.goes_on(self.method, (), limit):
+        if self.problem or limit < max(1, self._n_min) or not self._pacer.goes_on(self.method, (), limit):
             return NO_DRAFT
         sampled = self._samples()
         self._drafts += 1
@@ -94,6 +96,8 @@ class NeuralDrafter:
         row = start()
         while True:
             best = int(np.argmax(row))
+            if not self._sound(row[best]):
+                break
             top = float(1.0 / np.exp(row - row[best]).sum())
             if top < self._p_min:
                 break
@@ -114,6 +118,12 @@ class NeuralDrafter:
         if not tokens or (q is None and len(tokens) < self._n_min):
             return NO_DRAFT  # a sampled draft stays: its length hangs on what was drawn
         return Draft(tuple(tokens), self.method, q, confidence=tuple(confidence))
+
+    def _sound(self, highest: np.float32) -> bool:
+        """Whether a row is one of numbers, by its highest value."""
+        if math.isnan(highest):
+            self.problem = "its file is damaged: it computes no numbers (NaN)"
+        return self.problem is None
 
     def _learn(self, cycle: Cycle) -> None:
         """Which way of proposing was accepted how often."""

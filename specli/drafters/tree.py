@@ -92,7 +92,7 @@ class TreeDrafter(ModelDrafter):
     def propose(self, history: Sequence[int], limit: int) -> Draft:
         """A tree of up to `limit` nodes."""
         limit = min(limit, self._model.n_ctx - len(history))
-        if limit < max(1, self._n_min) or not self._fits(history[self._synced :]):
+        if self.problem or limit < max(1, self._n_min) or not self._fits(history[self._synced :]):
             return NO_DRAFT
         growth = self._found(history, limit)
         if not self._starts(growth, len(history) - 1 - self._synced, limit):
@@ -133,6 +133,8 @@ class TreeDrafter(ModelDrafter):
         frontier, rows = [-1], [self._catch_up(history)]
         for level in range(self._shape.depth):
             left = self._shape.depth - level - 1
+            if not all(self._sound(row.max()) for row in rows):
+                break
             opinions = [self._opinion(history, growth, node, row, drawn) for node, row in zip(frontier, rows)]
             least = 0.0
             if bound:

@@ -132,6 +132,8 @@ def admit_head(
     )
     if outcome.ended == "died":
         raise _death(path, outcome)
+    if outcome.ended == "broken":
+        raise ModelFileError(outcome.how)
     if outcome.ended != "ok":  # what does not fit is said where it is opened, better than here
         return None
     record.checks = _CHECKS
@@ -162,7 +164,7 @@ def _tried(header: Header, settings: TrialSettings, extra: bool) -> bool:
     and the check must do."""
     size = header.file_size * header.split_count
     outcome = run_trial(header.path, settings, extra, 120 + size / 25e6, _WIDTHS, room(size, settings))
-    if outcome.ended == "refused":
+    if outcome.ended in ("refused", "broken"):
         raise ModelFileError(outcome.how)
     if outcome.ended == "died":
         raise _death(header.path, outcome)

@@ -397,7 +397,7 @@ def _try(path: Path, settings: TrialSettings, timeout: float) -> tuple[RepackVer
             f"llama.cpp crashes here with {path.name} even without weight repacking ({second.how} in the "
             "trial run): try --gpu-layers 0 or --flash-attn off, or reinstall llama-cpp-python"
         )
-    if first.ended == "refused" and second.ended != "ok":
+    if first.ended in ("refused", "broken") and second.ended != "ok":
         # nothing crashes: the real load will be refused in the same way, and say it better
         return RepackVerdict(True, f"the library refused the trial run: {first.how}"), False
     return replace(_off(first), tried=second.ended == "ok"), first.lasting and second.ended == "ok"
@@ -405,5 +405,7 @@ def _try(path: Path, settings: TrialSettings, timeout: float) -> tuple[RepackVer
 
 def _off(first: Outcome) -> RepackVerdict:
     crash = "this processor crashes llama.cpp's weight repacking"
+    if first.ended == "broken":
+        crash = "weight repacking computes wrongly on this processor"
     why = f"{crash if first.lasting else 'weight repacking fails here'} ({first.how} in the trial run)"
     return RepackVerdict(False, why, notice=f"{why}: going on without it")

@@ -3,7 +3,7 @@
     python -m specli.engine.probe PATH SETTINGS USE_EXTRA_BUFTS WIDTHS ROOM [HEAD]
 
 Exit code 0: it decoded at all widths, and drafted with the file HEAD. REFUSED: the library said no without dying; its reason is the
-last line of stdout. Any other end is a death. Not for people to run: `admission.admit` and
+last line of stdout. BROKEN: likewise, and so it does wherever it is loaded. Any other end is a death. Not for people to run: `admission.admit` and
 `backend.repack_verdict` do, through `run_trial`. ROOM: bytes of address space, 0 for any.
 
 SPECLI_PROBE_FAULT is a hook for tests, HOW-WHEN: the child dies (segv, kill) or hangs (hang), in any case
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -28,9 +29,10 @@ from specli.errors import SpecliError
 from specli.lastwords import without_folders
 
 if TYPE_CHECKING:
+    from specli.core.types import Logits
     from specli.engine.opening import ContextParams
 
-REFUSED = 3
+REFUSED, BROKEN = 3, 4
 FAULT_VARIABLE = "SPECLI_PROBE_FAULT"
 # one row, two rows (where AMX crashes), an even tile, and more than one tile of rows
 WIDTHS = (1, 2, 8, 40)
@@ -65,11 +67,12 @@ class TrialSettings:
 class Outcome:
     """How a trial ended; `how` says it in a few words, empty after "ok".
 
-    `ended` "died": crashed or hung; "refused": the library said no without dying; "unstarted": no child.
+    `ended` "died": crashed or hung; "refused": the library said no without dying; "broken": it computes no numbers;
+    "unstarted": no child.
     `lasting`: it would end so again, whatever the model's size and the memory of the moment.
     """
 
-    ended: Literal["ok", "died", "refused", "unstarted"]
+    ended: Literal["ok", "died", "refused", "broken", "unstarted"]
     how: str = ""
     lasting: bool = False
 
@@ -109,6 +112,8 @@ def run_trial(
         return Outcome("ok", lasting=True)
     if done.returncode == REFUSED:
         return Outcome("refused", _last_line(done.stdout))
+    if done.returncode == BROKEN:
+        return Outcome("broken", _last_line(done.stdout), lasting=True)
     return _death(done.returncode, _last_line(done.stderr))
 
 
@@ -152,10 +157,23 @@ def main(arguments: list[str]) -> int:
     except MemoryError:
         print(f"{path.name}: loading it takes far more memory than its size", flush=True)
         return REFUSED
+    except _NoNumbers:
+        broken = Path(arguments[5]) if len(arguments) > 5 else path
+        print(f"{broken}: it computes no numbers (NaN): the file is damaged; download it again", flush=True)
+        return BROKEN
     except SpecliError as error:
         print(error, flush=True)
         return REFUSED
     return 0
+
+
+class _NoNumbers(Exception):
+    """What was computed is NaN."""
+
+
+def _require_numbers(row: Logits) -> None:
+    if math.isnan(float(row.max())):
+        raise _NoNumbers
 
 
 def _die_quietly() -> None:
@@ -219,9 +237,10 @@ def exercise(path: Path, settings: TrialSettings, extra: bool, widths: Sequence[
     heads = Heads(context, params) if runs_heads else None
     for width in widths:
         tokens = [(7 * i + 1) % context.n_vocab for i in range(width)]
-        context.decode(tokens, rows=min(width, context.max_rows))
+        for row in context.decode(tokens, rows=min(width, context.max_rows)):
+            _require_numbers(row)
     if heads is not None:
-        heads.extend(int(heads.start(1).argmax()))
+        _require_numbers(heads.extend(int(heads.start(1).argmax())))
 
 
 def exercise_head(path: Path, head: Path, settings: TrialSettings, extra: bool) -> None:
@@ -244,12 +263,15 @@ def exercise_head(path: Path, head: Path, settings: TrialSettings, extra: bool) 
     if found is not None and found.block > 1:
         blocks = Blocks(context, params, own)
         context.decode(tokens, rows=1)
-        blocks.propose(1, found.most or 1)
+        for row in blocks.propose(1, found.most or 1):
+            _require_numbers(row)
         return
     cache = Heads(context, params, own) if found is None else Eagle(context, params, own)
     context.decode(tokens, rows=1)
     for _ in range(2):
-        cache.extend(int(cache.start(1).argmax()))
+        first = cache.start(1)
+        _require_numbers(first)
+        _require_numbers(cache.extend(int(first.argmax())))
         context.decode([1, 2], rows=1)
 
 

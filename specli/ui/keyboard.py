@@ -20,7 +20,7 @@ from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings
 from prompt_toolkit.output import ColorDepth, create_output
 
-from specli.errors import Interrupted
+from specli.errors import Terminated
 from specli.interrupts import TERMINATED
 from specli.ui import commands, lines, terminal
 
@@ -56,6 +56,8 @@ class Keyboard:
                 yield self._read()
             except EOFError:
                 return
+            except Terminated:
+                raise
             except KeyboardInterrupt:  # a SIGINT from elsewhere; the key itself is bound
                 continue
 
@@ -70,9 +72,9 @@ class Keyboard:
             signal.signal(signal.SIGTERM, before)
 
     def _terminate(self, number: int, frame: FrameType | None) -> None:
-        """End the editing with Interrupted. Raised in the midst of the editor's event loop, as a handler
+        """End the editing with Terminated. Raised in the midst of the editor's event loop, as a handler
         would elsewhere, it would be reported there and go no further."""
-        app, end = self._session.app, Interrupted("terminated", TERMINATED)
+        app, end = self._session.app, Terminated(TERMINATED)
         if app.loop is None or not app.is_running:
             raise end
 

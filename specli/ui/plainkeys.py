@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 
+from specli.errors import Terminated
 from specli.ui import terminal
 
 
@@ -25,6 +26,8 @@ class PlainKeys:
                 self._show(self._mark)
                 _wait_for_input()
                 line = sys.stdin.buffer.readline()
+            except Terminated:
+                raise
             except KeyboardInterrupt:
                 self._show("\n")
                 continue

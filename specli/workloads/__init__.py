@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -33,7 +34,7 @@ def load(path: Path) -> list[Workload]:
     Raises UsageError naming the line, SpecliError for a file that is not there.
     """
     try:
-        text = path.expanduser().read_text("utf-8-sig")
+        text = Path(os.path.expanduser(path)).read_text("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(f"{path}: not UTF-8 text (byte {error.start})") from error
     except (OSError, ValueError) as error:
