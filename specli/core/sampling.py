@@ -76,12 +76,13 @@ def distribution(
             _require_numbers(logits[best : best + 1])
             return Distribution.one_hot(best)
         ids = _candidates(logits, params)
-        _require_numbers(logits[ids])
     else:
         ids = _legal_candidates(logits, params, legal)
         if not len(ids):
             return Distribution.nothing()
-    ids, x = _truncated(ids, logits[ids].astype(np.float64), params)
+    candidates = logits[ids]
+    _require_numbers(candidates)
+    ids, x = _truncated(ids, candidates.astype(np.float64), params)
     if len(ids) == 1 or params.temp <= 0.0:
         return Distribution.one_hot(int(ids[int(np.argmax(x))]))
     probs = np.exp((x - x.max()) / params.temp)
