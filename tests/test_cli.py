@@ -514,3 +514,9 @@ def test_wrong_usage_is_said_in_our_words(args: str, said: str, capsys: pytest.C
     line = capsys.readouterr().err
     assert line.startswith(f"specli: {said}") and line.count("\n") == 1
     assert "?;" not in line
+
+
+def test_wrong_usage_is_one_line_with_verbose_too(capsys: pytest.CaptureFixture[str]) -> None:
+    for args in (["run", "--quiet", "--verbose", "x"], ["run", "--verbose", "--temp", "hot"]):
+        assert main(args) == 2
+        assert capsys.readouterr().err.count("\n") == 1

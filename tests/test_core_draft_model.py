@@ -207,9 +207,7 @@ def test_a_drafter_that_computes_no_numbers_gives_up(sampling: SamplingParams) -
     assert not drafter.propose([*PROMPT, *said(cycles)], 4).tokens and len(broken.tokens) == drafted
 
 
-@pytest.mark.parametrize(
-    "sampling", [GREEDY, WARM, SamplingParams(temp=0.7, min_p=0.1, top_k=0, top_p=1.0)]
-)
+@pytest.mark.parametrize("sampling", [GREEDY, WARM, SamplingParams(temp=0.7, min_p=0.1, top_k=0, top_p=1.0)])
 def test_a_target_that_computes_no_numbers_is_an_error(sampling: SamplingParams) -> None:
     row = np.zeros(VOCAB, np.float32)
     assert len(distribution(row, (), sampling).probs)

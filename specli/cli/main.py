@@ -27,7 +27,7 @@ from specli.cli import (
 )
 from specli.cli.help import Groups, Sections
 from specli.cli.usage import usage_line
-from specli.errors import SpecliError, Terminated
+from specli.errors import SpecliError, Terminated, UsageError
 from specli.interrupts import end_on_sigterm, resend_dropped
 from specli.ui.terminal import notice, tolerant
 
@@ -67,7 +67,8 @@ def _root(
 def main(args: Sequence[str] | None = None) -> int:
     """Run specli with `args` (the command line's by default); returns the exit code.
 
-    What goes wrong is said in one line on stderr. SPECLI_DEBUG=1, or --verbose, adds where.
+    What goes wrong is said in one line on stderr. SPECLI_DEBUG=1, or --verbose, adds where,
+    but for wrong usage.
     """
     args = list(sys.argv[1:] if args is None else args)
     tolerant(sys.stdout)
@@ -117,7 +118,7 @@ def _guarded(work: Callable[[], int], debug: bool) -> int:
 
 def _report(error: Exception, debug: bool) -> int:
     """Say what went wrong; return the exit code."""
-    if debug and not isinstance(error, (typer.Exit, typer.Abort)):
+    if debug and not isinstance(error, (typer.Exit, typer.Abort, UsageError)) and not _is_usage(error):
         import traceback
 
         traceback.print_exception(error)
@@ -127,7 +128,7 @@ def _report(error: Exception, debug: bool) -> int:
         return int(error.exit_code)
     if isinstance(error, typer.Abort):
         return _say("interrupted", 128 + int(signal.SIGINT))
-    if hasattr(error, "format_message") and hasattr(error, "exit_code"):  # click's, wherever Typer keeps it
+    if _is_usage(error):
         return _usage(error)
     if isinstance(error, OSError) and error.filename is None and error.strerror:
         return _say(f"cannot write or read: {error.strerror}", 1)
@@ -137,6 +138,11 @@ def _report(error: Exception, debug: bool) -> int:
         f"unexpected {type(error).__name__}: {error}; please report it (SPECLI_DEBUG=1 shows where it came from)",
         1,
     )
+
+
+def _is_usage(error: Exception) -> bool:
+    """Whether it is one of the parser's, wherever Typer keeps that."""
+    return hasattr(error, "format_message") and hasattr(error, "exit_code")
 
 
 def _usage(error: Any) -> int:
