@@ -147,6 +147,40 @@ def test_halves_run_on_and_all_meet_the_same_prompts() -> None:
     assert plains == counts[0] or plains == counts[0] + 1  # the last pass may have been cut
 
 
+def test_auto_is_measured_to_the_end() -> None:
+    """It is what one has without tuning, so a winner is held against it; and that is said."""
+    slow = replace(sized("ngram-simple", 1, 8, fixed=True), name=AUTO)
+    trial = Replays(EACH_ROW, budget=3000.0)
+    standings = halve(off(), [slow, *TRIED], len(ANSWERS), trial, trial.left)
+    (found,) = [each for each in standings if each.candidate.name == AUTO]
+    assert found.n_pairs == max(each.n_pairs for each in standings) and found.value < 0.9
+    trial = Replays(FLAT, budget=700.0)
+    choice = choose(halve(off(), [slow, *TRIED], len(ANSWERS), trial, trial.left))
+    assert choice.candidate.name != AUTO and "auto, what specli does untuned, ran at " in choice.why
+
+
+def test_what_auto_does_anyway_is_not_tried_beside_it(specli: Specli, tiny_draft: Path) -> None:
+    command = (
+        "tune",
+        "-m",
+        tiny_draft,
+        "--no-repack",
+        "--threads",
+        "1",
+        "--budget",
+        "6",
+        "--tokens",
+        "16",
+        "--json",
+    )
+    done = specli(*command)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    names = [each["name"] for each in found["candidates"]]
+    assert "draft-self,size-n=2,size-m=64" in [each["name"] for each in found["screened"]]
+    assert "draft-self,size-n=2,size-m=64" not in names
+
+
 def test_no_more_passes_than_change_anything() -> None:
     trial = Replays(FLAT)
     (standing,) = halve(off(), [auto_like()], len(ANSWERS), trial, trial.left)

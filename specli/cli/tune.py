@@ -322,9 +322,10 @@ def _print_choice(generator: Generator, result: Tuning, path: Path) -> None:
     prose(f"As flags: {choice.flags}{_on_auto(choice)}")
     draft = " with this draft" if generator.draft_model else ""
     prose(
-        f"Written to {path}; chat and run use it, and the costs measured, by themselves for this model{draft}, with "
-        "this number of threads."
+        f"Profile {path.stem}: chat and run use it, and the costs measured, by themselves for this model{draft}, with "
+        "this number of threads. Its file:"
     )
+    echo(str(path))
 
 
 def _on_auto(choice: Candidate) -> str:

@@ -11,7 +11,7 @@ from typing import Protocol
 from specli.bench.contest import Run
 from specli.bench.figures import Pair, Ratio, ratio, speed
 from specli.core.stats import MethodStats
-from specli.tune.candidates import Candidate
+from specli.tune.candidates import AUTO, Candidate
 
 MOST_PASSES = 36
 """Pairs with plain decoding after which more would not change the choice."""
@@ -99,7 +99,8 @@ def halve(
     """Standings of all, the best first: by the last round they took part in, then by speed.
 
     Each round has an equal share of the time `left()` (seconds) says there is, and at least one prompt.
-    Every candidate of a round runs on the same prompts, in turns with `plain`.
+    Every candidate of a round runs on the same prompts, in turns with `plain`. `auto` stays to the end: it is what
+    a winner has to be better than.
     """
     standings = [Standing(each) for each in candidates]
     alive = list(standings)
@@ -119,6 +120,9 @@ def halve(
                 break
         if turn < rounds - 1:
             kept = _sorted(alive)[: max(finalists, ceil(len(alive) / 2))]
+            kept += [
+                each for each in alive if each.candidate.name == AUTO and all(each is not k for k in kept)
+            ]
             if left() < another * (len(kept) + 1) / (len(alive) + 1):
                 break  # the next round would have no time for a single prompt
             alive = kept

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -16,7 +16,7 @@ from specli.costs import WidthCosts, costs_key, measure_widths, remember_costs
 from specli.engine.gguf import read_header
 from specli.profiles import Profile, Settings
 from specli.settings import NEURAL, Value
-from specli.tune.candidates import LONGEST, Candidate, auto, free, neural, off
+from specli.tune.candidates import LONGEST, Candidate, auto, free, neural, off, sized
 from specli.tune.halving import Standing, halve
 from specli.tune.replay import Recording, Replayed, screen
 from specli.tune.verdict import Choice, Scouted, choose
@@ -177,13 +177,21 @@ class Session:
         longest = min(self._plan.longest, self._rows - 1)
         found = [auto(longest if set(self._able) & set(NEURAL) else None)] if self._able else []
         found += [neural(s.method, longest, fixed=False) for s in scouted]
-        found += [r.candidate for r in screened[:_FREE_FINALISTS]]
+        found += [r.candidate for r in screened if r.candidate.spec != self._as_auto][:_FREE_FINALISTS]
         for each in scouted:
             found += [neural(each.method, k, fixed=True) for k in each.lengths(costs, longest)[:_LENGTHS]]
         typical = median(self._run_s) if self._run_s else 0.0
         affordable = max(2, int(0.4 * self._left() / typical) - 1) if typical else len(found)
         found = found[:affordable]
         return found[::-1] if self._plan.reverse else found
+
+    @property
+    def _as_auto(self) -> Mapping[str, Value] | None:
+        """The n-gram setting that is what `auto` does, None where `auto` has more to draft with."""
+        if set(self._able) & set(NEURAL):
+            return None
+        s = self._contestant(auto(None)).settings
+        return sized("draft-self", s.self_size_n, s.self_size_m).spec
 
     def _trial(self, candidate: Candidate, workload: int, repeat: int) -> Run | None:
         self._progress(candidate.name)

@@ -82,7 +82,10 @@ def choose(standings: Sequence[Standing]) -> Choice:
     if adaptive in clear and adaptive is not best and adaptive.value >= AS_GOOD * best.value:
         why = f"within {1 - AS_GOOD:.0%} of the fastest, {best.candidate.name}, and it adapts to other text"
         return Choice(adaptive.candidate, adaptive, why)
-    return Choice(best.candidate, best, "the fastest of those whose interval lies above plain")
+    why = "the fastest of those whose interval lies above plain"
+    if adaptive is not None and adaptive is not best and adaptive.has_interval:
+        why += f"; auto, what specli does untuned, ran at {adaptive.value:.2f} times plain"
+    return Choice(best.candidate, best, why)
 
 
 def _near_clear(adaptive: Standing | None) -> Choice | None:
