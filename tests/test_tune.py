@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from simulation import Clock, ScriptedModel, Trace
@@ -26,6 +28,7 @@ from specli.engine.backend import physical_cores
 from specli.tune.candidates import AUTO, Candidate, auto, free, neural, off, sized
 from specli.tune.halving import MOST_PASSES, halve
 from specli.tune.replay import Recording, replay, screen
+from specli.tune.session import Plan, Session
 from specli.tune.verdict import Choice, Measured, Rule, Scouted, choose, rules_of_thumb, to_profile
 from specli.tuned import Key, Stale, Tuned, Watch, judge
 
@@ -159,26 +162,18 @@ def test_auto_is_measured_to_the_end() -> None:
     assert choice.candidate.name != AUTO and "auto, what specli does untuned, ran at " in choice.why
 
 
-def test_what_auto_does_anyway_is_not_tried_beside_it(specli: Specli, tiny_draft: Path) -> None:
-    command = (
-        "tune",
-        "-m",
-        tiny_draft,
-        "--no-repack",
-        "--threads",
-        "1",
-        "--budget",
-        "6",
-        "--tokens",
-        "16",
-        "--json",
+@pytest.mark.parametrize(("methods", "both"), [(["draft-self"], False), (["draft-self", "draft-mtp"], True)])
+def test_what_auto_does_anyway_is_not_tried_beside_it(methods: list[str], both: bool) -> None:
+    target = SimpleNamespace(max_rows=64)
+    generator = SimpleNamespace(
+        methods=methods, settings=profiles.resolve(profiles.load(), {}), target=target
     )
-    done = specli(*command)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    names = [each["name"] for each in found["candidates"]]
-    assert "draft-self,size-n=2,size-m=64" in [each["name"] for each in found["screened"]]
-    assert "draft-self,size-n=2,size-m=64" not in names
+    plan = Plan(profiles.load(), {}, tuple(methods))
+    session = Session(SimpleNamespace(generator=generator), plan, time.perf_counter())  # type: ignore[arg-type]
+    same, other = sized("draft-self", 2, 64), sized("draft-self", 4, 16)
+    tried = session._tried(screen([same, other], ANSWERS, MEASURED), [], MEASURED)
+    assert tried[0].name == AUTO and other.name in [each.name for each in tried]
+    assert (same.name in [each.name for each in tried]) == both
 
 
 def test_no_more_passes_than_change_anything() -> None:
