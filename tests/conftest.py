@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("repeatable", derandomize=True)  # HYPOTHESIS_PROFILE=default looks for new cases
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 MODELS = Path(__file__).parent / "models"
 LARGE = {
@@ -15,6 +20,18 @@ LARGE = {
     "qwen-0.5b": "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
     "gemma": "gemma-3-270m-q4_k_m.gguf",
 }
+
+
+@pytest.fixture(autouse=True)
+def _signals_as_before() -> Iterator[None]:
+    """A program run within this process leaves its handlers behind, and children inherit what is ignored."""
+    before = {
+        n: signal.getsignal(n)
+        for n in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))
+    }
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -176,6 +176,17 @@ def test_what_auto_does_anyway_is_not_tried_beside_it(methods: list[str], both: 
     assert (same.name in [each.name for each in tried]) == both
 
 
+def test_what_was_left_out_on_the_way_is_not_chosen() -> None:
+    """It ran on the first prompts alone, where others did better, too."""
+    trial = Replays(FLAT, budget=700.0)
+    standings = halve(off(), TRIED, len(ANSWERS), trial, trial.left)
+    last, early = standings[0], standings[-1]
+    assert early.round < last.round
+    early.pairs = {at: [replace(p, other=9 * p.other) for p in pairs] for at, pairs in last.pairs.items()}
+    early.runs = last.runs
+    assert early.value > last.value and choose(standings).candidate == last.candidate
+
+
 def test_no_more_passes_than_change_anything() -> None:
     trial = Replays(FLAT)
     (standing,) = halve(off(), [auto_like()], len(ANSWERS), trial, trial.left)

@@ -157,7 +157,7 @@ def main(arguments: list[str]) -> int:
     except MemoryError:
         print(f"{path.name}: loading it takes far more memory than its size", flush=True)
         return REFUSED
-    except _NoNumbers:
+    except NoNumbers:
         broken = Path(arguments[5]) if len(arguments) > 5 else path
         print(f"{broken}: it computes no numbers (NaN): the file is damaged; download it again", flush=True)
         return BROKEN
@@ -167,13 +167,13 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-class _NoNumbers(Exception):
+class NoNumbers(Exception):
     """What was computed is NaN."""
 
 
 def _require_numbers(row: Logits) -> None:
     if math.isnan(float(row.max())):
-        raise _NoNumbers
+        raise NoNumbers
 
 
 def _die_quietly() -> None:

@@ -78,7 +78,8 @@ def choose(standings: Sequence[Standing]) -> Choice:
     adaptive = next((s for s in standings if s.candidate.name == AUTO and _gains(s)), None)
     if not clear:
         return _near_clear(adaptive) or _off(standings)
-    best = max(clear, key=lambda s: (s.value, s.candidate.name))
+    last = max(s.round for s in clear)  # those left out before ran on fewer prompts
+    best = max((s for s in clear if s.round == last), key=lambda s: (s.value, s.candidate.name))
     if adaptive in clear and adaptive is not best and adaptive.value >= AS_GOOD * best.value:
         why = f"within {1 - AS_GOOD:.0%} of the fastest, {best.candidate.name}, and it adapts to other text"
         return Choice(adaptive.candidate, adaptive, why)

@@ -32,7 +32,7 @@ from specli.engine.features import feature_draft, feature_problem  # noqa: E402
 from specli.engine.gguf import Header, read_header  # noqa: E402
 from specli.engine.gguf_model import check_model  # noqa: E402
 from specli.engine.nextn import file_heads  # noqa: E402
-from specli.engine.probe import TrialSettings, exercise, exercise_head  # noqa: E402
+from specli.engine.probe import NoNumbers, TrialSettings, exercise, exercise_head  # noqa: E402
 from specli.errors import ModelFileError, SpecliError  # noqa: E402
 
 IMPORTED = (blocks, context, eagle3, mtp, nextn)
@@ -80,6 +80,8 @@ def run_file(path: Path, settings: TrialSettings | None = None, beside: Path | N
             exercise(path, settings, extra=False, widths=(1, 4))
     except MemoryError:
         return MEMORY
+    except NoNumbers:
+        return REFUSED
     except SpecliError as error:
         if "\n" in str(error):
             raise
