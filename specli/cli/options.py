@@ -184,7 +184,7 @@ def _switches() -> list[inspect.Parameter]:
             typer.Option(
                 "--profile", metavar="NAME|FILE", rich_help_panel=model, show_default=False,
                 autocompletion=complete.profiles,
-                help=f"Where all that is not given comes from (specli profiles list) [what tune found, else {DEFAULT_PROFILE}]",
+                help=f"Where all that is not given comes from (specli profiles list) [{DEFAULT_PROFILE}; in chat and run what tune found]",
             ),
             None,
         ),
