@@ -19,8 +19,8 @@ from specli.engine import backend
 from specli.engine.gguf import Header, read_header
 from specli.engine.gguf_cursor import shown
 from specli.engine.gguf_model import check_model, check_vocabulary
-from specli.engine.opening import ContextParams, check_params
-from specli.engine.probe import Outcome, TrialSettings, run_trial
+from specli.engine.opening import check_params
+from specli.engine.probe import Outcome, TrialSettings, context_params, run_trial
 from specli.errors import EngineError, MemoryShortage, ModelFileError, SpecliError
 
 _CHECKS = 1  # raise it with every condition added to `gguf_model`, so that known files are looked at again
@@ -93,15 +93,11 @@ def admit(
     notices = [verdict.notice] if verdict.notice else []
     record, key = _recall(header), _settings_key(settings, verdict.use_extra_bufts)
     if key not in record.tried:
-        check_params(header, _context(settings))
+        check_params(header, context_params(settings))
         if not verdict.tried and header.file_size > _LARGE:
             before_trial()
         if verdict.tried or _tried(header, settings, verdict.use_extra_bufts):
-            record.checks = _CHECKS
-            record.tried.append(key)
-            unkept = record.keep()
-            if unkept:
-                notices.append(_tried_again(path, unkept))
+            notices += _remember(record, key, path)
     return Admission(verdict.use_extra_bufts, tuple(notices))
 
 
@@ -136,10 +132,7 @@ def admit_head(
         raise ModelFileError(outcome.how)
     if outcome.ended != "ok":  # what does not fit is said where it is opened, better than here
         return None
-    record.checks = _CHECKS
-    record.tried.append(key)
-    unkept = record.keep()
-    return _tried_again(path, unkept) if unkept else None
+    return next(iter(_remember(record, key, path)), None)
 
 
 def admit_vocabulary(path: Path) -> None:
@@ -155,8 +148,12 @@ def admit_vocabulary(path: Path) -> None:
         record.keep()
 
 
-def _tried_again(path: Path, why: str) -> str:
-    return f"{path.name} will be tried in a child process again next time: {why}"
+def _remember(record: _Record, key: str, path: Path) -> list[str]:
+    """Keep that a file survived its trial; what to say where that cannot be kept."""
+    record.checks = _CHECKS
+    record.tried.append(key)
+    unkept = record.keep()
+    return [f"{path.name} will be tried in a child process again next time: {unkept}"] if unkept else []
 
 
 def _tried(header: Header, settings: TrialSettings, extra: bool) -> bool:
@@ -188,10 +185,6 @@ def room(size: int, settings: TrialSettings) -> int | None:
     reserves more than there is memory)."""
     on_gpu = settings.gpu_layers != 0 and backend.supports_gpu_offload()
     return None if on_gpu else 2 * size + (2 << 30)
-
-
-def _context(settings: TrialSettings) -> ContextParams:
-    return ContextParams(flash_attn=settings.flash_attn, type_k=settings.type_k, type_v=settings.type_v)
 
 
 def _settings_key(settings: TrialSettings, extra: bool) -> str:

@@ -231,7 +231,7 @@ def exercise(path: Path, settings: TrialSettings, extra: bool, widths: Sequence[
         return
     model.vocab.tokenize(" Hi\n\n<|é1", special=True)
     snapshots = max(widths) - 1 if model.takes_snapshots else 0
-    params = replace(_context(settings), snapshots=snapshots, hidden=settings.load_mtp)
+    params = replace(context_params(settings), snapshots=snapshots, hidden=settings.load_mtp)
     context = Context(model, params)
     runs_heads = settings.load_mtp and file_heads(model.header).problem is None
     heads = Heads(context, params) if runs_heads else None
@@ -257,7 +257,7 @@ def exercise_head(path: Path, head: Path, settings: TrialSettings, extra: bool) 
     target = Model(path, ModelParams(settings.gpu_layers, extra))
     own = Model(head, ModelParams(settings.gpu_layers, extra, load_mtp=found is None))
     layers = found.layers if found is not None else ()
-    params = replace(_context(settings), hidden=found is None, layers=layers)
+    params = replace(context_params(settings), hidden=found is None, layers=layers)
     context = Context(target, params)
     tokens = [7 * i % context.n_vocab for i in range(_HEAD_TOKENS)]
     if found is not None and found.block > 1:
@@ -275,8 +275,8 @@ def exercise_head(path: Path, head: Path, settings: TrialSettings, extra: bool) 
         context.decode([1, 2], rows=1)
 
 
-def _context(settings: TrialSettings) -> ContextParams:
-    """A small one."""
+def context_params(settings: TrialSettings) -> ContextParams:
+    """Those of a trial: a small context, with what the user set."""
     from specli.engine.opening import ContextParams
 
     return ContextParams(

@@ -175,7 +175,7 @@ class Session:
     ) -> list[Candidate]:
         """Who really runs: auto, the best n-gram settings, and the likeliest lengths of neural drafters."""
         longest = min(self._plan.longest, self._rows - 1)
-        found = [auto(longest if set(self._able) & set(NEURAL) else None)] if self._able else []
+        found = [auto(longest if self._computes else None)] if self._able else []
         found += [neural(s.method, longest, fixed=False) for s in scouted]
         found += [r.candidate for r in screened if r.candidate.spec != self._as_auto][:_FREE_FINALISTS]
         for each in scouted:
@@ -186,9 +186,14 @@ class Session:
         return found[::-1] if self._plan.reverse else found
 
     @property
+    def _computes(self) -> bool:
+        """Whether any of those who can draft is a network."""
+        return bool(set(self._able) & set(NEURAL))
+
+    @property
     def _as_auto(self) -> Mapping[str, Value] | None:
         """The n-gram setting that is what `auto` does, None where `auto` has more to draft with."""
-        if set(self._able) & set(NEURAL):
+        if self._computes:
             return None
         s = self._contestant(auto(None)).settings
         return sized("draft-self", s.self_size_n, s.self_size_m).spec
