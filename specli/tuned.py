@@ -114,7 +114,8 @@ class Tuned:
             measured = self.profile.measured
             n, prompts = measured.get("answers"), measured.get("workload", "its prompts")
             over = f"{n} answers to {prompts}" if n else f"answers to {prompts}"
-            found = f"{self.choice}, measured {self.speedup:.2f}× plain here, on average over {over}"
+            busy = " while the machine was busy" if measured.get("busy") else ""
+            found = f"{self.choice}, measured {self.speedup:.2f}× plain here{busy}, on average over {over}"
         return f"{self.profile.name}: {found} (--profile auto leaves it aside)"
 
     def over(self, base: Profile) -> Profile:

@@ -21,7 +21,7 @@ from specli.core.stats import Stats
 from specli.core.types import NO_DRAFT, Cycle, Draft, Verdict
 from specli.errors import SpecliError, UsageError
 from specli.ui.chart import Bar, bars, svg
-from specli.ui.tables import table
+from specli.ui.tables import fold, table
 from specli.workloads import Workload, chosen, load, mixed, parse, shipped
 
 __all__ = ["environment", "specli"]  # fixtures of test_cli
@@ -235,6 +235,15 @@ def test_the_picture_is_well_formed() -> None:
 def test_tables_line_up() -> None:
     lines = table(("", "a"), [("name", "1.00"), ("x", "12.00")])
     assert lines == ["          a", "name   1.00", "x     12.00"]
+
+
+def test_a_table_too_wide_goes_on_below() -> None:
+    header, rows = ("", "a", "long", "c"), [("name", "1", "2", "3"), ("x", "4", "5", "6")]
+    whole = table(header, rows)
+    assert fold(header, rows, None) == fold(header, rows, 16) == [whole] and len(whole[0]) == 16
+    first, second = ["      a  long", "name  1     2", "x     4     5"], ["      c", "name  3", "x     6"]
+    assert fold(header, rows, 15) == [first, second]
+    assert [part[1] for part in fold(header, rows, 1)] == ["name  1", "name     2", "name  3"]
 
 
 # -- runs, on the tiny models ---------------------------------------------------------------------

@@ -334,6 +334,9 @@ def test_the_profile_says_what_was_measured_and_for_what() -> None:
     assert choice.standing is not None
     over = f"on average over {choice.standing.n_pairs} answers to {measured(choice).workload}"
     assert f"measured {found.speedup:.2f}× plain here, {over}" in found.line
+    on_busy = to_profile("tuned-m", "f", choice, replace(measured(choice), busy=True), "d.gguf")
+    still = judge(profiles.parse(profiles.to_toml(on_busy), "tuned-m", "f"), KEY)
+    assert isinstance(still, Tuned) and "plain here while the machine was busy, on average" in still.line
     settings = profiles.resolve(found.over(profiles.load("chat")), {"temp": 0.3})
     assert settings.types == ("draft-self",) and settings.self_size_m == 16 and settings.temp == 0.3
 

@@ -230,21 +230,26 @@ class Answer:
     @property
     def speedup(self) -> float | None:
         """Estimated gain over plain decoding in this mode; None where plain was not measured."""
-        return self.stats.speedup(self._plain_token_s)
+        return self.stats.speedup(self._earlier_plain_s)
 
     @property
     def break_even(self) -> float | None:
         """Acceptance rate from which on this answer's drafts pay; see `Stats.break_even`."""
-        return self.stats.break_even(self._plain_token_s)
+        return self.stats.break_even(self._earlier_plain_s)
 
     @property
     def break_even_length(self) -> float | None:
         """Tokens a drafting cycle must emit to pay; see `Stats.break_even_length`."""
-        return self.stats.break_even_length(self._plain_token_s)
+        return self.stats.break_even_length(self._earlier_plain_s)
 
     @property
-    def _plain_token_s(self) -> float | None:
-        """What one plain decode takes, where earlier answers measured it."""
+    def plain_token_s(self) -> float | None:
+        """Seconds of one plain decode, which `speedup` goes by: as measured in this answer, or before it where
+        this one has none (`Stats.plain_decodes` is 0 then)."""
+        return self.stats.plain_token_s or self._earlier_plain_s
+
+    @property
+    def _earlier_plain_s(self) -> float | None:
         if self._rules.exact_width is None and isinstance(self._pacer, ProfitPacer):
             return self._pacer.costs.measured(1)
         return None

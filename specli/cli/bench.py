@@ -175,10 +175,7 @@ def _print(generator: Generator, result: Result, with_chart: bool) -> None:
     echo("")
     header = ("", "tok/s", "spread", "× plain", "95% interval", "accepted", "tok/cycle", "draft", "verify",
               "wasted", "first tok", "as plain")  # fmt: skip
-    echo_table(
-        header, [_row(each) for each in result.summaries],
-        spare=("wasted", "verify", "draft", "first tok", "tok/cycle", "spread", "accepted"),
-    )  # fmt: skip
+    echo_table(header, [_row(each) for each in result.summaries])
     prose("as plain: answers with the very tokens of plain decoding, of those compared")
     if result.by_category:
         echo("")
@@ -228,30 +225,23 @@ def _interval(ratio: Ratio | None) -> str:
 
 
 def _print_categories(result: Result) -> None:
-    """With intervals where the terminal has room for them."""
-    from specli.ui.tables import fits, table
+    from specli.ui.tables import echo_table
 
     names = [each.contestant for each in result.summaries]
     kinds = list(dict.fromkeys(each.category for each in result.by_category))
     of = {(s.category, s.contestant): s for s in result.by_category}
-    for cell in (_with_interval, _without_interval):
-        rows = [[kind, *(cell(of[kind, name]) for name in names)] for kind in kinds]
-        lines = table(("× plain", *names), rows)
-        if fits(lines):
-            break
-    for line in lines:
-        echo(line)
+    echo_table(
+        ("× plain", *names), [[kind, *(_with_interval(of[kind, name]) for name in names)] for kind in kinds]
+    )
 
 
 def _with_interval(s: Summary) -> str:
-    shown = _interval(s.ratio)
-    return _without_interval(s) + ("" if s.contestant == "plain" or shown == "-" else f" ({shown})")
-
-
-def _without_interval(s: Summary) -> str:
     if s.contestant == "plain":
         return "-" if s.tokens_per_second is None else f"{s.tokens_per_second:.2f} tok/s"
-    return "-" if s.ratio is None else f"{s.ratio.value:.3f}"
+    if s.ratio is None:
+        return "-"
+    shown = _interval(s.ratio)
+    return f"{s.ratio.value:.3f}" + ("" if shown == "-" else f" ({shown})")
 
 
 def _print_differences(result: Result) -> None:

@@ -162,7 +162,7 @@ def _print(plan: Plan, found: Found, taken: float) -> None:
         for step, speed in zip(found.steps, found.speeds)
     ]  # fmt: skip
     header = ("left out", "same token", "min(p,q)", "× plain expected", "layers")
-    echo_table(header, rows, spare=("layers", "min(p,q)"))
+    echo_table(header, rows)
     echo("")
     echo(
         f"Left out: {as_text(chosen.layers)} ({len(chosen.layers)} of {chosen.blocks}). The copy without them takes "

@@ -114,14 +114,14 @@ def tune(
         return interrupts.exit_code or 130
     prompts_of = f"the prompts of {like}" if like else "specli's own prompts"
     before = _kept(generator)
-    path, rules = _write(generator, loaded, result, prompts_of)
+    path, rules = _write(generator, loaded, result, prompts_of, busy=noise is not None)
     if as_json:
         print(json.dumps(as_json_object(generator, result, rules, path, taken), indent=2))
         return 0
     answered = sorted({at for standing in result.standings for at in standing.pairs})
     ids = ", ".join(prompts[at].id for at in answered)
     left = (
-        f" ({len(prompts) - len(answered)} more did not fit into the budget)"
+        f" ({len(prompts) - len(answered)} more did not fit into --budget {plan.budget:g})"
         if len(answered) < len(prompts)
         else ""
     )
@@ -226,7 +226,7 @@ def stored_layers(settings: Settings) -> tuple[str, ...]:
 
 
 def _write(
-    generator: Generator, settings: Settings, result: Tuning, workload: str
+    generator: Generator, settings: Settings, result: Tuning, workload: str, busy: bool
 ) -> tuple[Path | None, list[Rule]]:
     """Write the profile if the choice is settled; what is said of rules of thumb comes from the same figures."""
     from specli import profiles
@@ -242,7 +242,9 @@ def _write(
     name = profile_name(request.model, request.draft)
     path = config_dir() / "profiles" / f"{name}.toml"
     date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    measured = Measured(key, result.costs, result.standings, result.scouted, settings.temp, workload, date)
+    measured = Measured(
+        key, result.costs, result.standings, result.scouted, settings.temp, workload, date, busy
+    )
     draft = settings.draft_model or (str(request.draft) if request.draft else None)
     write_atomic(path, profiles.to_toml(to_profile(name, str(path), result.choice, measured, draft)))
     return path, rules
@@ -285,7 +287,7 @@ def _print(generator: Generator, result: Tuning, over: str, rules: list[Rule], t
         )  # fmt: skip
     header = ("", "× plain", "95% interval", "accepted", "tok/cycle", "draft length", "answers")
     off = ("off", "1.000", "-", "-", "1.00", "-", "-")
-    echo_table(header, [off, *rows], spare=("draft length", "accepted", "answers"))
+    echo_table(header, [off, *rows])
     if any(row[1] == _AS_OFF for row in rows):
         prose(f"{_AS_OFF}: it drafted nothing here.")
     if any(row[2] == "-" and row[1] != _AS_OFF for row in rows):
@@ -297,6 +299,11 @@ def _print(generator: Generator, result: Tuning, over: str, rules: list[Rule], t
             f"N-gram settings tried on recorded answers: {len(result.screened)}. Of the best, {best.candidate.name}, "
             f"{best.accepted} of {best.drafted} drafted tokens were accepted: "
             f"{best.speedup:.2f} times plain as reckoned by the measured costs, which decides who runs, not who is chosen."
+            + (
+                " It is what auto does here, so it ran as auto."
+                if best.candidate.spec == result.as_auto
+                else ""
+            )
         )
     about_layers = on_layers(result.choice, result.standings)
     if about_layers is not None:

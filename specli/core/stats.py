@@ -132,6 +132,11 @@ class Stats:
         return median(self._plain) if self._plain else None
 
     @property
+    def plain_decodes(self) -> int:
+        """Decodes that had no draft, which `plain_token_s` rests on."""
+        return len(self._plain)
+
+    @property
     def draft_share(self) -> float | None:
         """Part of the time that went into drafting."""
         return self.draft_s / self.total_s if self.total_s > 0 else None

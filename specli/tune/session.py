@@ -46,7 +46,8 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What came out. `screened`: the n-gram settings as reckoned on recorded answers."""
+    """What came out. `screened`: the n-gram settings as reckoned on recorded answers; `as_auto`: the one that
+    is what `auto` does, and ran as it."""
 
     choice: Choice
     costs: WidthCosts
@@ -54,6 +55,7 @@ class Tuning:
     scouted: Sequence[Scouted]
     standings: Sequence[Standing]
     interrupted: bool = False
+    as_auto: Mapping[str, Value] | None = None
 
 
 class Session:
@@ -87,7 +89,7 @@ class Session:
         tried = self._tried(screened, scouted, costs)
         standings = [] if self._stop() else halve(off(), tried, self._n, self._trial, self._left)
         self._at(1.0, "")
-        return Tuning(choose(standings), costs, screened, scouted, standings, self._stop())
+        return Tuning(choose(standings), costs, screened, scouted, standings, self._stop(), self._as_auto)
 
     # -- time -----------------------------------------------------------------------------------
 

@@ -250,7 +250,8 @@ def _by_length(standings: Sequence[Standing], scouted: Sequence[Scouted], costs:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the choice rests on. `workload`: whose prompts; `date`: ISO."""
+    """What the choice rests on. `workload`: whose prompts; `date`: ISO; `busy`: whether the machine had other
+    things to do."""
 
     key: Key
     costs: WidthCosts
@@ -259,6 +260,7 @@ class Measured:
     temp: float
     workload: str
     date: str
+    busy: bool = False
 
 
 def to_profile(name: str, source: str, choice: Choice, measured: Measured, draft: str | None) -> Profile:
@@ -292,6 +294,8 @@ def _measured(choice: Choice, m: Measured) -> Iterator[tuple[str, object]]:
     yield "workload", m.workload
     if standing is not None:
         yield "answers", standing.n_pairs
+    if m.busy:
+        yield "busy", True
     yield "key", m.key.as_table()
     yield "width-costs", {str(w): round(c, 3) for w, c in m.costs.shape.items()}
     yield "token-s", round(m.costs.seconds[1], 6)

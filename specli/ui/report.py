@@ -48,6 +48,13 @@ def _cycles(answer: Answer) -> list[str]:
     if stats.widths:
         shown = [f"{width}: {count}" for width, count in sorted(stats.widths.items())]
         lines.append("  decodes by width: " + "  ".join(shown))
+    if answer.speedup is not None and stats.drafted and answer.plain_token_s is not None:
+        n = stats.plain_decodes
+        source = f"the median of {n} in this answer" if n > 1 else "the one in this answer"
+        lines.append(
+            f"  × plain goes by {1000 * answer.plain_token_s:.1f} ms for a decode without a draft, "
+            + (source if n else "measured before this answer, which has none")
+        )
     needed, length = answer.break_even, answer.break_even_length
     if needed is not None and length is not None:
         verdict = f"{100 * needed:.0f}% accepted" if needed <= 1 else "more than all of them accepted"

@@ -14,25 +14,29 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], indent: int = 0)
     return [" " * indent + _line(row, widths) for row in (header, *rows)]
 
 
-def echo_table(header: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str]) -> None:
-    """Print a table to stdout. On a terminal too narrow for it, it goes without as many of the columns named in
-    `spare`, the first ones first, as that takes; a line names them."""
-    left_out: list[str] = []
-    while True:
-        kept = [i for i, name in enumerate(header) if name not in left_out]
-        lines = table([header[i] for i in kept], [[row[i] for i in kept] for row in rows])
-        if fits(lines) or len(left_out) == len(spare):
-            break
-        left_out.append(spare[len(left_out)])
-    for line in lines:
-        echo(line)
-    if left_out:
-        echo(f"(no room for: {', '.join(left_out)}; a wider terminal shows them, and --json)")
+def echo_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table to stdout. On a terminal too narrow for it, its columns go on below, beside the first one
+    again."""
+    room = columns(sys.stdout) if is_terminal(sys.stdout) else None
+    for part in fold(header, rows, room):
+        for line in part:
+            echo(line)
 
 
-def fits(lines: Sequence[str]) -> bool:
-    """Whether stdout shows them unbroken."""
-    return not is_terminal(sys.stdout) or max(map(cells, lines)) <= columns(sys.stdout)
+def fold(header: Sequence[str], rows: Sequence[Sequence[str]], room: int | None) -> list[list[str]]:
+    """The table as tables of at most `room` cells, where None is no bound: the first column with as many others
+    as fit, at least one."""
+    parts: list[list[str]] = []
+    at = 1
+    while at < len(header):
+        for end in range(len(header), at, -1):
+            kept = [0, *range(at, end)]
+            lines = table([header[i] for i in kept], [[row[i] for i in kept] for row in rows])
+            if room is None or max(map(cells, lines)) <= room:
+                break
+        parts.append(lines)
+        at = end
+    return parts
 
 
 def _line(row: Sequence[str], widths: Sequence[int]) -> str:
