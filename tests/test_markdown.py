@@ -316,6 +316,17 @@ def test_rows_hold_what_fits_and_all_of_it(text: str, width: int, size: int, har
         assert out.replace("\n", "") == text.replace("\n", "")
 
 
+@pytest.mark.parametrize("hard", [False, True])
+@pytest.mark.parametrize("size", range(1, 11))
+@pytest.mark.parametrize("text", ["aa。a\ufe0f。a\ufe0f", "aaaa\ufe0faaaa\ufe0f", "a。bcd。ef"])
+def test_marks_that_come_late_count_once_each(text: str, size: int, hard: bool) -> None:
+    layout, at_once = Layout(8), Layout(8)
+    out = "".join(layout.feed([Run(text[i : i + size], hard=hard)]) for i in range(0, len(text), size))
+    out += layout.flush()
+    assert all(char_count(row) <= 9 for row in out.split("\n")) and out.replace("\n", "") == text
+    assert hard or out == at_once.feed([Run(text)]) + at_once.flush()
+
+
 def test_what_is_drawn_as_one_is_not_torn() -> None:
     assert [c.text for c in clusters("é👩‍👩‍👧🇩🇪🇫🇷👍🏽❤️x")] == ["é", "👩‍👩‍👧", "🇩🇪", "🇫🇷", "👍🏽", "❤️", "x"]
     layout = Layout(8)

@@ -65,6 +65,7 @@ class Layout:
     _word_cells: int = 0
     _long: bool = False  # in the midst of a word that no row can hold
     _guessing: bool = False
+    _last: str = ""  # character set; a mark may come late
 
     def feed(self, items: Iterable[Item]) -> str:
         """What is certain now, rows divided by newlines."""
@@ -105,18 +106,12 @@ class Layout:
         elif chunk[0] in " \t":
             self._place(out)
             self._space.append(Run(chunk.expandtabs(_TAB), style))
-        elif chunk.isascii():
-            self._grow(chunk, len(chunk), style, out)
         else:
-            for cluster in clusters(chunk):
+            for cluster in [Cluster(chunk, len(chunk))] if chunk.isascii() else clusters(chunk):
                 if self._may_break_before(cluster):
                     self._place(out)
-                late = (
-                    cluster.text[0] == _EMOJI_STYLE
-                    and self._word
-                    and char_cells(self._word[-1].text[-1]) == 1
-                )
-                self._grow(cluster.text, cluster.cells + bool(late), style, out)
+                late = _widened(self._word[-1].text, cluster.text) if self._word else 0
+                self._grow(cluster.text, cluster.cells + late, style, out)
 
     def _may_break_before(self, cluster: Cluster) -> bool:
         """Between wide characters a row may end, but not before what closes or after what opens."""
@@ -125,9 +120,9 @@ class Layout:
         first, last = cluster.text[0], self._word[-1].text[-1]
         if char_cells(first) == 0 or _is_skin_tone(first) or (_is_flag(first) and _is_flag(last)):
             return False  # a mark that comes late
-        if last == _JOINER or last in _OPENING or cluster.text[0] in _CLOSING:
+        if last == _JOINER or last in _OPENING or first in _CLOSING:
             return False
-        return cluster.cells > 1 or char_cells(last) > 1
+        return (cluster.cells > 1 and not first.isascii()) or char_cells(last) > 1
 
     def _grow(self, text: str, cells: int, style: str, out: list[str]) -> None:
         if self._long:
@@ -153,6 +148,7 @@ class Layout:
         if self.column + self._word_cells <= self.width:
             out += [styled(run.text, run.style, on=bool(run.style)) for run in self._word]
             self.column += self._word_cells
+            self._last = self._word[-1].text[-1]
         else:
             for run in self._word:
                 self._hard(run.text, run.style, out)
@@ -177,7 +173,8 @@ class Layout:
                 if cells and self.column + cells > self.width:
                     self._next_row(out)
                 out.append(styled(part, style, on=bool(style)))
-                self.column += cells
+                self.column += cells + _widened(self._last, part)
+                self._last = part[-1]
 
     def _free(self, text: str, style: str, out: list[str]) -> None:
         out.append(styled(text, style, on=bool(style)))
@@ -235,6 +232,11 @@ def clusters(text: str) -> Iterator[Cluster]:
             width = 2
     if held:
         yield Cluster(held, width)
+
+
+def _widened(before: str, mark: str) -> int:
+    """Cells by which a mark that comes late widens what stands before it."""
+    return int(mark[0] == _EMOJI_STYLE and char_cells(before[-1:]) == 1)
 
 
 def _is_skin_tone(char: str) -> bool:
