@@ -20,8 +20,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from specli.errors import SpecliError, UsageError
+from specli.keys import did_you_mean
 from specli.paths import config_dir, write_atomic
-from specli.settings import did_you_mean
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -202,10 +202,11 @@ def _known_verdicts() -> Iterator[Check]:
 
 def _model(path: Path, say: Callable[[str], None]) -> Iterator[Check]:
     """Load it as chat and run would, and try what they rely on."""
-    from specli.engine import backend
+    from specli.engine import backend, repack
     from specli.engine.admission import admit, sound_header
     from specli.engine.memory import gib, weight_bytes
     from specli.engine.model import Model, ModelParams
+    from specli.engine.probe import TrialSettings
 
     header = sound_header(path)
     size = gib(weight_bytes(header))
@@ -213,8 +214,8 @@ def _model(path: Path, say: Callable[[str], None]) -> Iterator[Check]:
     yield Check("model", "ok", about)
     yield _profile(path)
     threads = backend.physical_cores()
-    settings = backend.TrialSettings(threads=threads)
-    verdict = backend.repack_verdict(
+    settings = TrialSettings(threads=threads)
+    verdict = repack.verdict(
         path, settings, before_trial=lambda: say("trying the library in a child process")
     )
     admit(path, settings, before_trial=lambda: say(f"trying {path.name} in a child process"))

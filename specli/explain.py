@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 
 from specli.errors import SpecliError, UsageError
-from specli.settings import TYPE_ALIASES, did_you_mean
+from specli.keys import TYPE_ALIASES, did_you_mean
 
 _ORDER = (
     "families", "auto", "draft-self", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "draft-model", "draft-mtp",

@@ -10,7 +10,7 @@ from pathlib import Path
 from specli.config import load_config
 from specli.download import DEFAULT_QUANT, choose_quant, fetch, find_cached, part_names, whole_models
 from specli.errors import ModelFileError
-from specli.settings import did_you_mean
+from specli.keys import did_you_mean
 
 __all__ = [
     "DEFAULT_QUANT",

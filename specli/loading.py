@@ -18,6 +18,7 @@ from specli.engine.gguf import Header, read_header
 from specli.engine.memory import Load, available_bytes, default_ctx_size, require_memory
 from specli.engine.model import Model, ModelParams
 from specli.engine.opening import snapshot_rows
+from specli.engine.probe import TrialSettings
 from specli.errors import UsageError
 
 Say = Callable[[str], None]
@@ -161,9 +162,9 @@ class Loader:
         found = self.cast_list.features
         return found.layers if found is not None and found.method in self.methods else ()
 
-    def _trial(self, gpu_layers: int | None, load_mtp: bool) -> backend.TrialSettings:
+    def _trial(self, gpu_layers: int | None, load_mtp: bool) -> TrialSettings:
         s = self._settings
-        return backend.TrialSettings(
+        return TrialSettings(
             threads=self.threads,
             gpu_layers=-1 if gpu_layers is None else gpu_layers,
             flash_attn=s.flash_attn,

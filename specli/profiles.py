@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from specli.errors import ProfileError, UsageError
+from specli.keys import Key, Value, as_text, bare, did_you_mean, thawed
 from specli.paths import config_dir
 from specli.settings import (
     BY_NAME,
@@ -26,17 +27,11 @@ from specli.settings import (
     KEYS,
     SECTIONS,
     SELF_METHODS,
-    Key,
     NgramSizes,
     Origin,
     Settings,
-    Value,
-    as_text,
-    bare,
-    did_you_mean,
     find,
     key,
-    thawed,
 )
 
 if sys.version_info >= (3, 11):

@@ -13,7 +13,7 @@ FILES = sorted(p for p in ROOT.rglob("*.py"))
 # room: what it may import of specli, besides itself. A room is a package or a module at the top.
 _BASE = {"errors", "core"}
 _LIVE = {
-    *_BASE, "paths", "sizes", "settings", "profiles", "engine", "drafters", "chat", "costs", "tuned", "casting", "rules",
+    *_BASE, "paths", "sizes", "keys", "settings", "profiles", "engine", "drafters", "chat", "costs", "tuned", "casting", "rules",
     "loading", "drafting", "assembly", "interrupts",
     "pruned",
 }  # fmt: skip
@@ -23,16 +23,17 @@ ROOMS: dict[str, set[str]] = {
     "core": {"errors"},
     "paths": {"errors"},
     "sizes": set(),
-    "settings": {"errors", "sizes"},
-    "profiles": {"errors", "paths", "settings"},
+    "keys": {"sizes"},
+    "settings": {"sizes", "keys"},
+    "profiles": {"errors", "paths", "keys", "settings"},
     "interrupts": {"errors"},
     "lastwords": set(),
     "engine": {*_BASE, "paths", "lastwords", "interrupts"},
     "drafters": {*_BASE, "engine"},
     "chat": {*_BASE, "engine", "paths"},
-    "config": {"errors", "paths", "settings"},
+    "config": {"errors", "paths", "keys", "settings"},
     "download": {"errors"},
-    "hub": {"errors", "paths", "engine", "config", "download", "settings"},
+    "hub": {"errors", "paths", "engine", "config", "download", "keys", "settings"},
     "pairing": _LIVE,
     "shelf": {*_LIVE, "hub", "config", "download", "pairing"},
     "assembly": _LIVE - {"assembly", "interrupts"},
@@ -46,15 +47,15 @@ ROOMS: dict[str, set[str]] = {
     "opening": {*_LIVE, "hub", "shelf"},
     "api": {*_LIVE, "opening"},
     "layers": {*_LIVE, "workloads", "pairing"},
-    "workloads": {"errors", "settings"},
+    "workloads": {"errors", "keys", "settings"},
     "tune": {*_LIVE, "bench", "workloads"},
     "bench": {*_LIVE, "workloads"},
     "doctor": {*_LIVE, "hub", "config", "download"},
     "export": {*_LIVE, "hub"},
-    "explain": {"errors", "settings"},
+    "explain": {"errors", "keys", "settings"},
     "advise": {*_LIVE, "hub", "pairing"},
     "measure": {*_LIVE, "hub"},
-    "ui": {"errors", "core", "chat", "paths", "profiles", "settings", "interrupts"},
+    "ui": {"errors", "core", "chat", "paths", "profiles", "keys", "settings", "interrupts"},
 }
 
 

@@ -12,9 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from specli.engine import backend, machine, probe
-from specli.engine.backend import RepackVerdict, TrialSettings, repack_verdict
-from specli.engine.probe import FAULT_VARIABLE, Outcome, run_trial
+from specli.engine import backend, machine, probe, repack
+from specli.engine.probe import FAULT_VARIABLE, Outcome, TrialSettings, run_trial
+from specli.engine.repack import Verdict
+from specli.engine.repack import verdict as repack_verdict
 from specli.errors import EngineError, ModelFileError
 
 HERE = Path(__file__).parent
@@ -30,7 +31,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def verdict(fault: str, monkeypatch: pytest.MonkeyPatch) -> tuple[RepackVerdict, int]:
+def verdict(fault: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Verdict, int]:
     """The verdict on the tiny model with a fault provoked, and how many times trials were begun."""
     monkeypatch.setenv(FAULT_VARIABLE, fault)
     begun: list[None] = []
@@ -102,7 +103,7 @@ def test_the_real_verdict_is_remembered(cache: Path) -> None:
     assert first.use_extra_bufts == (run_trial(TINY, SETTINGS, True, LONG).ended == "ok")
     assert (first.notice is None) == first.use_extra_bufts
     again = repack_verdict(TINY, SETTINGS, before_trial=lambda: pytest.fail("a second trial"))
-    assert again == RepackVerdict(first.use_extra_bufts, first.reason, cached=True)
+    assert again == Verdict(first.use_extra_bufts, first.reason, cached=True)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such signals")
@@ -117,7 +118,7 @@ def test_a_crash_turns_repacking_off_and_is_told_once(cache: Path, monkeypatch: 
     assert not found.use_extra_bufts and not found.cached
     again, trials = verdict("segv-repack", monkeypatch)
     assert trials == 0
-    assert again == RepackVerdict(False, found.reason, cached=True)
+    assert again == Verdict(False, found.reason, cached=True)
 
 
 def test_death_without_repacking_is_one_line(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,7 +159,7 @@ def test_a_refusal_is_left_to_the_real_load(cache: Path, tmp_path: Path) -> None
 def test_a_damaged_memory_is_ignored_and_written_anew(
     damage: bytes, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backend, "run_trial", lambda *_: Outcome("ok", lasting=True))
+    monkeypatch.setattr(repack, "run_trial", lambda *_: Outcome("ok", lasting=True))
     repack_verdict(TINY, SETTINGS)
     (file,) = cache.iterdir()
     good = file.read_bytes()
@@ -170,7 +171,7 @@ def test_a_damaged_memory_is_ignored_and_written_anew(
 
 @pytest.mark.parametrize("field", ["holds_for", "use_extra_bufts", "reason"])
 def test_a_memory_of_wrong_types_is_ignored(field: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "run_trial", lambda *_: Outcome("ok", lasting=True))
+    monkeypatch.setattr(repack, "run_trial", lambda *_: Outcome("ok", lasting=True))
     repack_verdict(TINY, SETTINGS)
     (file,) = cache.iterdir()
     file.write_text(json.dumps({**json.loads(file.read_text()), field: 1}))
@@ -187,7 +188,7 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_verdict_holds_for_what_it_was_found_on(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "run_trial", lambda *_: Outcome("ok", lasting=True))
+    monkeypatch.setattr(repack, "run_trial", lambda *_: Outcome("ok", lasting=True))
     repack_verdict(TINY, SETTINGS)
     assert repack_verdict(TINY, TrialSettings(threads=7, gpu_layers=0)).cached  # threads decide nothing
     for name in ("build_id", "processor_id"):
@@ -202,9 +203,9 @@ def test_a_verdict_holds_for_what_it_was_found_on(cache: Path, monkeypatch: pyte
 
 
 def test_no_trial_where_none_is_needed(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "run_trial", lambda *_: pytest.fail("a trial"))
+    monkeypatch.setattr(repack, "run_trial", lambda *_: pytest.fail("a trial"))
     assert not repack_verdict(TINY, SETTINGS, force_off=True).use_extra_bufts
-    monkeypatch.setattr(backend, "_TAKEN_OVER", frozenset({"Q2_K"}))
+    monkeypatch.setattr(repack, "_TAKEN_OVER", frozenset({"Q2_K"}))
     assert "nothing to repack" in repack_verdict(TINY, SETTINGS).reason
 
 

@@ -19,7 +19,7 @@ from specli.api.question import Question, of_turns, parse_turns
 from specli.chat.attached import Attached, read_attached
 from specli.chat.conversation import Message
 from specli.errors import UsageError
-from specli.settings import did_you_mean
+from specli.keys import did_you_mean
 
 KEYS = ("prompt", "messages", "files", "id")
 

@@ -10,7 +10,8 @@ from types import MappingProxyType
 from typing import TypedDict
 
 from specli.errors import UsageError
-from specli.settings import GRAMMARS, KEYS, Key, Origin, Settings, Value, did_you_mean
+from specli.keys import Key, Value, did_you_mean
+from specli.settings import GRAMMARS, KEYS, Origin, Settings
 
 
 class AnswerOptions(TypedDict, total=False):

@@ -11,7 +11,7 @@ from specli.chat.attached import Attached, read_attached
 from specli.chat.conversation import Message, Prompter
 from specli.chat.given import Given
 from specli.errors import UsageError
-from specli.settings import did_you_mean
+from specli.keys import did_you_mean
 
 ROLES = ("system", "user", "assistant")
 Turns = Sequence[Mapping[str, str]]

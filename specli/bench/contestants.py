@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 
 from specli import profiles
 from specli.errors import UsageError
+from specli.keys import TYPE_ALIASES, Key, did_you_mean
 from specli.profiles import Profile, Settings
-from specli.settings import BY_NAME, TYPE_ALIASES, Key, did_you_mean
+from specli.settings import BY_NAME
 from specli.sizes import LARGEST_TREE
 
 PLAIN = "plain"

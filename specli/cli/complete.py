@@ -11,7 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from specli.errors import SpecliError
-from specli.settings import KEYS, Key
+from specli.keys import Key
+from specli.settings import KEYS
 
 MOST = 200
 """Names offered at once: a longer list helps nobody."""

@@ -76,7 +76,7 @@ def export(
     """
     from specli import profiles
     from specli.export import ENGINES, export, methods
-    from specli.settings import did_you_mean
+    from specli.keys import did_you_mean
 
     if engine not in ENGINES:
         raise UsageError(f"no engine {engine} among {', '.join(ENGINES)}{did_you_mean(engine, ENGINES)}")

@@ -17,7 +17,8 @@ import typer
 
 from specli.cli import complete
 from specli.errors import UsageError
-from specli.settings import DEFAULT_PROFILE, KEYS, Key, Kind, Settings
+from specli.keys import Key, Kind
+from specli.settings import DEFAULT_PROFILE, KEYS, Settings
 from specli.ui.terminal import be_plain
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ import typer
 
 from specli.cli.help import ORDER, argument_name, by_heading
 from specli.cli.manual import ENVIRONMENT, EXITS, FILES, MANUALS, PLACES
-from specli.settings import KEYS, Key
+from specli.keys import Key
+from specli.settings import KEYS
 
 SHARED = ("chat", "run", "bench", "tune")
 """Commands that share options; those of all of them are listed once."""

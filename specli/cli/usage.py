@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from specli.cli.help import argument_name
-from specli.settings import did_you_mean
+from specli.keys import did_you_mean
 
 _WORDS = tuple(
     (re.compile(pattern), words)

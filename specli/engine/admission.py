@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from specli import paths
-from specli.engine import backend
+from specli.engine import backend, repack
 from specli.engine.gguf import Header, read_header
 from specli.engine.gguf_cursor import shown
 from specli.engine.gguf_model import check_model, check_vocabulary
@@ -87,7 +87,7 @@ def admit(
     """
     path = path.absolute()  # links kept: parts of a split model are found by their names
     header = sound_header(path)
-    verdict = backend.repack_verdict(
+    verdict = repack.verdict(
         path, settings, force_off=no_repack, before_trial=before_repack_trial, header=header
     )
     notices = [verdict.notice] if verdict.notice else []

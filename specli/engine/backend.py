@@ -8,28 +8,20 @@ import ctypes
 import functools
 import hashlib
 import importlib
-import json
 import os
-import platform
 import re
 import sys
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from specli import lastwords, paths
-from specli.engine.gguf import Header, read_header
-from specli.engine.gguf_types import REPACKED
+from specli import lastwords
 from specli.engine.machine import ROOT, find_gpu, physical_cores, processor_id
-from specli.engine.probe import FAULT_VARIABLE, Outcome, TrialSettings, run_trial
-from specli.errors import EngineError, SpecliError
+from specli.errors import EngineError
 
 __all__ = [
     "Device",
-    "RepackVerdict",
-    "TrialSettings",
     "build_id",
     "devices",
     "last_library_errors",
@@ -37,7 +29,6 @@ __all__ = [
     "load_library",
     "physical_cores",
     "processor_id",
-    "repack_verdict",
     "set_verbose",
     "supports_gpu_offload",
     "unused_gpu",
@@ -282,130 +273,3 @@ def unused_gpu(root: Path = ROOT) -> str | None:
         return None
     lacks = f"{gpu.name} is not used: this build of llama.cpp lacks {gpu.backend}"
     return f"{lacks}; get it with: {gpu.install_line}"
-
-
-# types whose matrices some processor's extra buffers take over; KleidiAI and AMX those of floats too
-_TAKEN_OVER = REPACKED | {"F16", "F32"}
-
-
-@dataclass(frozen=True, slots=True)
-class RepackVerdict:
-    """Whether the library may repack weights for this processor (`model_params.use_extra_bufts`).
-
-    `cached`: read from the cache directory, no trial was run. `notice`: what to tell the user, once.
-    `tried`: this very file was decoded with just now, with what is decided here.
-    """
-
-    use_extra_bufts: bool
-    reason: str
-    cached: bool = False
-    notice: str | None = None
-    tried: bool = False
-
-
-def repack_verdict(
-    model_path: str | os.PathLike[str],
-    settings: TrialSettings,
-    *,
-    force_off: bool = False,
-    timeout: float | None = None,
-    before_trial: Callable[[], None] | None = None,
-    header: Header | None = None,
-) -> RepackVerdict:
-    """Find out, in a child process, whether weight repacking crashes on this processor.
-
-    The child decodes with the model at `model_path` and the user's settings. The verdict is kept under
-    library build, processor, operating system, architecture, repackable tensor types, and GPU or not.
-    Call it before loading the model: the child needs the memory. `timeout` in seconds: the default is
-    120 and 1 more for each 25 MB; a hang counts as a death. `before_trial` is called when a trial is
-    really to be run. `header`: the file's, where it has been read already.
-
-    Raises EngineError if the child dies without repacking too, ModelFileError for a file that is no model.
-    """
-    if force_off:
-        return RepackVerdict(False, "weight repacking is switched off (--no-repack)")
-    path = Path(model_path).absolute()  # links kept: parts of a split model are found by their names
-    header = header or read_header(path)
-    key = _verdict_key(header, settings)
-    if key is None:
-        return RepackVerdict(True, "nothing to repack: no tensor of a type that is repacked")
-    file = paths.cache_dir() / f"repack-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
-    known = _recall(file, key)
-    if known is not None:
-        return known
-    if before_trial is not None:
-        before_trial()
-    limit = timeout if timeout is not None else 120 + header.file_size * header.split_count / 25e6
-    verdict, lasting = _try(path, settings, limit)
-    unkept = _remember(file, key, verdict) if lasting else "it may be another time"
-    if verdict.notice is None:
-        return verdict
-    memory = f"not remembered: {unkept}" if unkept else f"remembered in {file}"
-    return replace(verdict, notice=f"{verdict.notice}; {memory}")
-
-
-def _verdict_key(header: Header, settings: TrialSettings) -> str | None:
-    """What a verdict holds for, as text; None where the model has nothing that could be repacked."""
-    parts = (read_header(part) for part in header.parts) if header.is_split else (header,)
-    matrices = (tensor for part in parts for tensor in part.tensors if len(tensor.dims) > 1)
-    types = sorted({tensor.type.name for tensor in matrices} & _TAKEN_OVER)
-    if not types:
-        return None
-    gpu = settings.gpu_layers != 0 and supports_gpu_offload()
-    key = [build_id(), processor_id(), f"{platform.system()} {platform.release()}", header.architecture]
-    key += ["+".join(types), "gpu" if gpu else "cpu"]
-    # a fault provoked in a test must not be remembered as one of this processor
-    fault = os.environ.get(FAULT_VARIABLE)
-    return " | ".join(key + ([f"fault {fault}"] if fault else []))
-
-
-def _recall(file: Path, key: str) -> RepackVerdict | None:
-    """The verdict kept in `file`; None where there is none, or the file is not what it should be."""
-    try:
-        kept = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
-    if not isinstance(kept, dict) or kept.get("holds_for") != key:
-        return None
-    extra, reason = kept.get("use_extra_bufts"), kept.get("reason")
-    if not isinstance(extra, bool) or not isinstance(reason, str):
-        return None
-    return RepackVerdict(extra, reason, cached=True)
-
-
-def _remember(file: Path, key: str, verdict: RepackVerdict) -> str:
-    """Keep a verdict for later runs; returns why that failed, or nothing."""
-    kept = {"holds_for": key, "use_extra_bufts": verdict.use_extra_bufts, "reason": verdict.reason}
-    try:
-        paths.write_atomic(file, json.dumps(kept, indent=1) + "\n")
-    except SpecliError as error:
-        return str(error)
-    return ""
-
-
-def _try(path: Path, settings: TrialSettings, timeout: float) -> tuple[RepackVerdict, bool]:
-    """One trial with repacking and, if it fails, one without. Also says whether that will stay so."""
-    first = run_trial(path, settings, True, timeout)
-    if first.ended == "ok":
-        return RepackVerdict(True, "weight repacking works in a trial run", tried=True), True
-    if first.ended == "unstarted":
-        why = f"no trial run could be started ({first.how}): going on without weight repacking"
-        return RepackVerdict(False, why, notice=why), False
-    second = run_trial(path, settings, False, timeout)
-    if second.ended == "died":
-        raise EngineError(
-            f"llama.cpp crashes here with {path.name} even without weight repacking ({second.how} in the "
-            "trial run): try --gpu-layers 0 or --flash-attn off, or reinstall llama-cpp-python"
-        )
-    if first.ended in ("refused", "broken") and second.ended != "ok":
-        # nothing crashes: the real load will be refused in the same way, and say it better
-        return RepackVerdict(True, f"the library refused the trial run: {first.how}"), False
-    return replace(_off(first), tried=second.ended == "ok"), first.lasting and second.ended == "ok"
-
-
-def _off(first: Outcome) -> RepackVerdict:
-    crash = "this processor crashes llama.cpp's weight repacking"
-    if first.ended == "broken":
-        crash = "weight repacking computes wrongly on this processor"
-    why = f"{crash if first.lasting else 'weight repacking fails here'} ({first.how} in the trial run)"
-    return RepackVerdict(False, why, notice=f"{why}: going on without it")

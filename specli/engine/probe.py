@@ -4,7 +4,7 @@
 
 Exit code 0: it decoded at all widths, and drafted with the file HEAD. REFUSED: the library said no without dying; its reason is the
 last line of stdout. BROKEN: likewise, and so it does wherever it is loaded. Any other end is a death. Not for people to run: `admission.admit` and
-`backend.repack_verdict` do, through `run_trial`. ROOM: bytes of address space, 0 for any.
+`repack.verdict` do, through `run_trial`. ROOM: bytes of address space, 0 for any.
 
 SPECLI_PROBE_FAULT is a hook for tests, HOW-WHEN: the child dies (segv, kill) or hangs (hang), in any case
 (always) or only when weights are repacked (repack); for example "segv-repack".

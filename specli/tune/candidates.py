@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from specli.settings import NEURAL, Value, key
+from specli.keys import Value
+from specli.settings import NEURAL, key
 
 OFF = "off"
 AUTO = "auto"

@@ -14,8 +14,9 @@ from specli.bench.contestants import PLAIN, Contestant
 from specli.core.stats import Stats
 from specli.costs import WidthCosts, costs_key, measure_widths, remember_costs
 from specli.engine.gguf import read_header
+from specli.keys import Value
 from specli.profiles import Profile, Settings
-from specli.settings import NEURAL, Value
+from specli.settings import NEURAL
 from specli.tune.candidates import LONGEST, Candidate, auto, free, neural, off, sized
 from specli.tune.halving import Standing, halve
 from specli.tune.replay import Recording, Replayed, screen

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from specli.costs import WidthCosts
+from specli.keys import Value
 from specli.profiles import Profile
 from specli.pruned import METHOD
-from specli.settings import Value
 from specli.tune.candidates import AUTO, LONGEST, OFF, Candidate, off
 from specli.tune.halving import Standing
 from specli.tuned import FORMAT, WITH_FILE, Key

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from specli import profiles
 from specli.errors import UsageError
-from specli.settings import GRAMMARS, KEYS, TYPES, Key, did_you_mean, find
+from specli.keys import Key, did_you_mean
+from specli.settings import GRAMMARS, KEYS, TYPES, find
 from specli.ui.command import Command
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 
 from specli.errors import SpecliError, UsageError
-from specli.settings import did_you_mean
+from specli.keys import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)

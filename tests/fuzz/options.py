@@ -34,7 +34,8 @@ import specli  # noqa: E402
 from specli.cli.main import app  # noqa: E402
 from specli.cli.main import main as specli_main  # noqa: E402
 from specli.engine import backend  # noqa: E402
-from specli.settings import KEYS, Key  # noqa: E402
+from specli.keys import Key  # noqa: E402
+from specli.settings import KEYS  # noqa: E402
 
 CODES = (0, 1, 2, 3, 130)
 SECONDS = 120.0  # a self-test of --exact-width 63 with the demo model takes half of that on a slow core

@@ -1,0 +1,58 @@
+"""`vllm serve`, by the page on speculative decoding in its documentation."""
+
+from __future__ import annotations
+
+import json
+
+from specli.export.common import (
+    NGRAM,
+    SAMPLING_COMMENT,
+    Exported,
+    common,
+    methods,
+    ngram_comments,
+    one_of,
+    weights_comment,
+)
+from specli.settings import Settings
+
+
+def command(s: Settings, model: str, draft: str | None) -> Exported:
+    chosen = methods(s, draft)
+    comments = [
+        *common(s, "vLLM"),
+        *weights_comment(model, draft, "vLLM"),
+        SAMPLING_COMMENT,
+        *one_of(chosen, "vLLM"),
+    ]
+    config: dict[str, object] = {}
+    first = chosen[0] if chosen else "none"
+    if first == "draft-model":
+        config = {"method": "draft_model", "model": draft, "num_speculative_tokens": max(1, s.draft_n_max)}
+        comments.append('a draft of another vocabulary needs "use_heterogeneous_vocab": true as well')
+    elif first == "draft-mtp":
+        config = {"method": "mtp", "num_speculative_tokens": max(1, s.draft_n_max)}
+    elif first == "draft-eagle3" and draft is not None:
+        config = {"method": "eagle3", "model": draft, "num_speculative_tokens": max(1, s.draft_n_max)}
+    elif first == "draft-self":
+        sizes = s.ngram(first)
+        config = {"method": "suffix", "num_speculative_tokens": sizes.size_m}
+        comments.append("draft-self: suffix decoding comes nearest (it needs the package arctic-inference)")
+    elif first in NGRAM:
+        sizes = s.ngram(first)
+        config = {
+            "method": "ngram",
+            "num_speculative_tokens": sizes.size_m,
+            "prompt_lookup_max": sizes.size_n,
+            "prompt_lookup_min": sizes.size_n,
+        }
+        comments += ngram_comments(first, sizes.min_hits)
+    words = ["vllm", "serve", model, "--max-num-seqs", "1"]
+    comments.append(
+        "--max-num-seqs 1: as specli, for the shortest answers; raise it to serve several at once"
+    )
+    if s.ctx_size is not None:
+        words += ["--max-model-len", str(s.ctx_size)]
+    if config:
+        words += ["--speculative-config", json.dumps(config)]
+    return Exported(tuple(comments), tuple(words))
