@@ -230,6 +230,7 @@ def test_json_has_the_promised_form(specli: Run) -> None:
     timing = ["load_s", "prompt_s", "first_token_s", "decode_s", "draft_s", "verify_s"]
     assert list(data["timing"]) == timing and all(data["timing"][t] > 0 for t in timing)
     assert data["seed"] == 7 and data["exact_width"] is None
+    assert 0 < data["cycle"]["plain_token_s"] < data["timing"]["verify_s"]
 
 
 def test_what_was_not_measured_is_null(specli: Run) -> None:

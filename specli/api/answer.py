@@ -31,7 +31,8 @@ class Figures:
     `prompt_tokens`: of the whole prompt; `prompt_decoded`: those that were not in the cache.
     `acceptance_rate`: accepted / tested. `mean_accepted_length`: tokens emitted per cycle.
     `per_position`: acceptance by position in the draft. `tokens_per_second`: of what came after the first
-    cycle. `speedup_estimate`: what plain decoding would have taken over what it took. Times are in seconds.
+    cycle. `speedup_estimate`: what plain decoding would have taken over what it took, by `plain_token_s` for
+    a decode without a draft. Times are in seconds.
     """
 
     prompt_tokens: int = 0
@@ -53,6 +54,7 @@ class Figures:
     decode_s: float | None = None
     draft_s: float | None = None
     verify_s: float | None = None
+    plain_token_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,4 +105,5 @@ def figures_of(live: Live) -> Figures:
         decode_s=stats.total_s if ran else None,
         draft_s=stats.draft_s if ran else None,
         verify_s=stats.verify_s if ran else None,
+        plain_token_s=live.plain_token_s,
     )

@@ -58,6 +58,7 @@ def json_object(generator: Generator, answer: Answer, load_s: float | None) -> d
         "cycle": {
             "draft_share": stats.draft_share,
             "verify_share": stats.verify_share,
+            "plain_token_s": answer.plain_token_s,
             "widths": {str(width): count for width, count in sorted(stats.widths.items())},
             "wasted_tokens": stats.wasted,
             "break_even_length": answer.break_even_length,
