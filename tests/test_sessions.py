@@ -604,6 +604,53 @@ def test_where_none_is_saved_it_is_said(
     assert json.loads(capsys.readouterr().out) == []
 
 
+def test_a_session_is_printed_as_markdown(kept: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
+    talk = (
+        Message("user", "Two\nlines?", files=(Attached("a.txt", "abc"),)),
+        Message("assistant", "Yes:\n\n- \x1b[31mtwo"),
+    )
+    kept.write("talk", Session(talk, "m", "f", system="Be brief."))
+    assert main(["sessions", "show", "talk"]) == 0
+    printed = "System: Be brief.\n\n> (a.txt, 3 characters)\n> Two\n> lines?\n\nYes:\n\n- \x1b[31mtwo\n"
+    assert capsys.readouterr().out == printed
+    assert main(["sessions", "show", "talk", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["system"] == "Be brief." and shown["messages"][0]["files"] == [
+        {"name": "a.txt", "text": "abc"}
+    ]
+    assert main(["sessions", "show", "broken"]) == 1 and main(["sessions", "show", "tal"]) == 1
+    assert "did you mean talk?" in capsys.readouterr().err
+
+
+def test_what_a_terminal_shows_of_a_session_cannot_steer_it(
+    kept: Shelf, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specli.cli.sessions.is_terminal", lambda stream: True)
+    assert main(["sessions", "show", "older"]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_sessions_are_searched(kept: Shelf, capsys: pytest.CaptureFixture[str]) -> None:
+    long = "and so on " * 9 + "until BLUE again" + " and on" * 9
+    kept.write("long", Session((Message("user", long), Message("assistant", "blue\nBlue")), "m", "f"))
+    assert main(["sessions", "search", "blue"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert (
+        first.startswith("long · ")
+        and "3 lines · …" in first
+        and "BLUE again" in first
+        and first.endswith("…")
+    )
+    assert second.startswith("newer · ") and second.endswith(" · And blue?")
+    assert main(["sessions", "search", "blue", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["name"], row["matches"]) for row in rows] == [("long", 3), ("newer", 1)]
+    assert main(["sessions", "search", "nobody says this"]) == 0
+    said = capsys.readouterr()
+    assert said.out == "" and "no conversation in" in said.err
+    assert main(["sessions", "search", " "]) == 2 and main(["sessions", "--json", "search", "a"]) == 2
+
+
 def test_sessions_are_deleted_with_their_caches(kept: Shelf) -> None:
     assert main(["sessions", "delete", "older", "broken", "older"]) == 0
     assert kept.names() == ["newer"] and not cache_of("older").exists()

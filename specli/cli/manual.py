@@ -205,9 +205,24 @@ MANUALS: Mapping[str, Manual] = {
         (
             Row("specli sessions", "list them, the latest first"),
             Row("specli chat --resume NAME", "go on with one"),
+            Row("specli sessions show NAME", "print one"),
+            Row("specli sessions search WORD", "find those that say it"),
             Row("specli sessions delete NAME", "delete one, and its cache"),
         ),
         ("SPECLI_DATA_DIR", "SPECLI_CACHE_DIR"),
+        ("DATA/sessions/*.json",),
+    ),
+    "sessions show": Manual(
+        (
+            Row("specli sessions show NAME > talk.md", "keep one as Markdown"),
+            Row("specli sessions show NAME --json", "with the files that were given"),
+        ),
+        ("SPECLI_DATA_DIR",),
+        ("DATA/sessions/*.json",),
+    ),
+    "sessions search": Manual(
+        (Row("specli sessions search 'two words'", "in questions, answers and names of files"),),
+        ("SPECLI_DATA_DIR",),
         ("DATA/sessions/*.json",),
     ),
     "sessions delete": Manual(
