@@ -1,16 +1,22 @@
 """Where specli keeps its files, and how it writes them: whole or not at all, and for the owner only.
 
+What is no file of its own (a device, a pipe, a descriptor that is already open) is written into instead.
+
 Each directory can be moved by an environment variable (SPECLI_CONFIG_DIR, SPECLI_CACHE_DIR,
 SPECLI_DATA_DIR); otherwise it is the platform's usual place.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import re
+import stat
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from platformdirs import PlatformDirs
 
@@ -40,13 +46,19 @@ def write_atomic(
     """Write `content` (text as UTF-8, or pieces one after another) to `path`, so that a reader sees all of the
     old or all of the new.
 
-    Missing parent directories are made; a link is followed, not replaced.
+    Missing parent directories are made; a link is followed, not replaced; what `in_place` opens is written into.
     Raises SpecliError, in one line, where it cannot be written; the old file then stands as it was.
     """
     shown = os.fspath(path)
     try:
         data = content.encode("utf-8") if isinstance(content, str) else content
         pieces = [memoryview(data)] if isinstance(data, bytes) else data
+        handle = in_place(shown)
+        if handle is not None:
+            with os.fdopen(handle, "wb") as file:
+                for piece in pieces:
+                    file.write(piece)
+            return
         target = Path(os.path.realpath(path))
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         _replace(target, pieces, mode)
@@ -71,6 +83,73 @@ def _replace(target: Path, pieces: Sequence[memoryview], mode: int) -> None:
         with suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def require_place(folder: Path) -> None:
+    """Before long work, make sure that its result can be written into `folder`, which is made if need be.
+    Raises SpecliError, in one line, where it cannot."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(prefix=".", suffix=".tmp", dir=folder):  # asked: modes do not tell it all
+            pass
+    except OSError as error:
+        raise SpecliError(f"cannot write {folder}: {error.strerror or error}") from error
+
+
+def in_place(path: str) -> int | None:
+    """A descriptor for what is written into and never replaced, to be closed by the caller: a device, a pipe, or
+    what a process holds open, as /dev/stdout, /dev/fd/3 and /proc/self/fd/3 name it. One of our own goes on
+    where it stands, one of another process at its end. None for a file, or where there is nothing.
+
+    Raises OSError.
+    """
+    descriptor = _descriptor(path)
+    if descriptor is not None:
+        handle = os.dup(descriptor.number) if descriptor.ours else os.open(path, os.O_WRONLY | os.O_APPEND)
+        try:
+            _require_writable(handle)
+        except OSError:
+            os.close(handle)
+            raise
+        return handle
+    try:
+        kind = os.stat(path).st_mode
+    except FileNotFoundError:
+        return None
+    return None if stat.S_ISREG(kind) else os.open(path, os.O_WRONLY)
+
+
+class _Descriptor(NamedTuple):
+    number: int
+    ours: bool
+
+
+def _descriptor(path: str) -> _Descriptor | None:
+    """The open descriptor that a path leads to, over links such as /dev/stdout."""
+    for _ in range(_MOST_LINKS):
+        folder, name = os.path.split(os.path.abspath(path))
+        folder = os.path.realpath(folder)
+        found = _DESCRIPTORS.fullmatch(folder)
+        if found is not None and name.isdecimal():
+            return _Descriptor(int(name), found["process"] in (None, str(os.getpid())))
+        if not os.path.islink(path):
+            return None
+        path = os.path.join(folder, os.readlink(path))
+    return None
+
+
+_MOST_LINKS = 40
+_DESCRIPTORS = re.compile(r"/dev/fd|/proc/(?P<process>\d+)(/task/\d+)?/fd")
+
+
+def _require_writable(handle: int) -> None:
+    """Refuse what was opened for reading before anything is worked out for it."""
+    try:
+        import fcntl
+    except ImportError:  # Windows, which has no such paths
+        return
+    if fcntl.fcntl(handle, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+        raise OSError(errno.EBADF, "it is open for reading only")
 
 
 def _directory(variable: str, usual: Path, create: bool) -> Path:

@@ -253,7 +253,10 @@ def _usable(copy: Path, found: LayerSet) -> bool:
 
 
 def require_room_to_search(model: Path) -> None:
-    """Refuse with the figures where the disk has no room for a working copy of the whole model."""
+    """Refuse with the figures where the disk has no room for a working copy of the whole model, and where what
+    is found could not be kept."""
+    paths.require_place(_sets())
+    paths.require_place(folder())
     header = read_header(model)
     parts = [read_header(part).file_size for part in header.parts]
     _require_room(folder(), sum(parts), f"a working copy of {model.name}")

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -76,6 +77,21 @@ def start(*args: object, **more: Any) -> subprocess.Popen[bytes]:
         "preexec_fn": interruptible,
     }  # fmt: skip
     return subprocess.Popen(command, env=environment(), **{**usual, **more})
+
+
+NULL, FULL = 3, 7
+
+
+def device(folder: Path, minor: int) -> Path:
+    """A node of its own for the device that takes everything (`NULL`) or nothing (`FULL`): the machine's own
+    would be gone if a program replaced it."""
+    node = folder / "device"
+    try:
+        os.mknod(node, 0o666 | stat.S_IFCHR, os.makedev(1, minor))
+        node.open("wb").close()
+    except (AttributeError, OSError):
+        pytest.skip("needs root, and a folder that bears devices")
+    return node
 
 
 def environment() -> dict[str, str]:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from running import ENDLESS, Runner, run, start
+from running import ENDLESS, FULL, NULL, Runner, device, run, start
 
 __all__ = ["run"]
 
@@ -78,18 +78,18 @@ def test_where_nothing_can_be_written(run: Runner, tmp_path: Path) -> None:
     assert run("-o", "a\0b", PROMPT).code == 1
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("form", [[], ["--json"], ["--stream", "json"]], ids=["text", "json", "events"])
-def test_a_full_disk(run: Runner, form: list[str]) -> None:
-    result = run("-o", "/dev/full", *form, PROMPT)
-    assert result.code == 1 and result.line == "specli: cannot write /dev/full: No space left on device\n"
-    assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
+def test_a_full_disk(run: Runner, tmp_path: Path, form: list[str]) -> None:
+    full = device(tmp_path, FULL)
+    result = run("-o", full, *form, PROMPT)
+    assert result.code == 1 and result.line == f"specli: cannot write {full}: No space left on device\n"
+    assert stat.S_ISCHR(os.stat(full).st_mode)
 
 
-@pytest.mark.skipif(not Path("/dev/null").exists(), reason="needs /dev/null")
 def test_a_device_is_not_replaced(run: Runner, tmp_path: Path) -> None:
-    assert run("-o", "/dev/null", PROMPT).code == 0
-    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    null = device(tmp_path, NULL)
+    assert run("-o", null, PROMPT).code == 0
+    assert stat.S_ISCHR(os.stat(null).st_mode)
 
 
 @posix

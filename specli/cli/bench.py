@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +14,7 @@ import typer
 
 from specli import __version__
 from specli.cli.options import Shared, is_raw, open_generator, shared_options
+from specli.cli.sink import Sink
 from specli.errors import SpecliError, UsageError
 from specli.interrupts import Interrupts
 from specli.ui.terminal import announcer, columns, echo, is_terminal, prose
@@ -81,7 +82,7 @@ def bench(
         ),
     ] = False,
     svg: Annotated[
-        Path | None,
+        str | None,
         typer.Option("--svg", metavar="FILE", help="Draw the ratios into FILE", show_default=False),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with every run")] = False,
@@ -109,19 +110,20 @@ def bench(
     say = announcer(shared.quiet)
 
     with (
+        _picture(svg) as picture,
         open_generator(shared, together(several), say, use_tuned=False, ignore_end=ignore_end) as generator,
         Interrupts() as interrupts,
     ):
         contest = Contest(generator, prompts, is_raw(generator, shared), keep_prompt)
         result = _measure(contest, several, repeats, shared.quiet, interrupts)
-        if svg is not None and result.runs:
-            _draw(svg, generator, result)
         if as_json:
             print(json.dumps(as_json_object(generator, result), indent=2))
         elif result.runs:
             _print(generator, result, with_chart=not shared.quiet)
         if not result.runs and not interrupts.stop():
             raise SpecliError("nothing could be measured")
+        if picture is not None:
+            _draw(picture, generator, result)
         return interrupts.exit_code or 0
 
 
@@ -262,16 +264,29 @@ def _bars(summaries: Sequence[Summary]) -> list[Any]:
     ]
 
 
-def _draw(path: Path, generator: Generator, result: Result) -> None:
-    from specli.paths import write_atomic
+def _picture(path: str | None) -> AbstractContextManager[Sink | None]:
+    """Where to draw. Entered before anything is measured, so that what cannot be written is said at once."""
+    if path == "-":
+        raise UsageError("--svg - would mix the picture with the table; name a file")
+    return nullcontext() if path is None else Sink(path, "--svg")
+
+
+def _draw(sink: Sink, generator: Generator, result: Result) -> None:
+    """Into the file; what was there before stays if nothing was measured. The table is out by then: a picture
+    that cannot be written costs nothing else."""
     from specli.ui.chart import svg
 
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    sink.interrupted = not result.runs
+    if sink.out is None or not result.runs:
+        return
     ours = [s for s in result.by_category or result.summaries if s.contestant != "plain"]
     overall = [s for s in result.summaries if s.contestant != "plain"] if result.by_category else []
     drawn = _bars(ours)
     drawn += [type(bar)(bar.label, bar.value, bar.low, bar.high, "all") for bar in _bars(overall)]
     title = f"{generator.model.name}: speed against plain decoding"
-    write_atomic(Path(os.path.expanduser(path)), svg(title, _title(generator), drawn), mode=0o644)
+    sink.out.write(svg(title, _title(generator), drawn))
 
 
 def _has_blocks() -> bool:

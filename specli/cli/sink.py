@@ -11,7 +11,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TextIO
 
-from specli.errors import Interrupted, SpecliError
+from specli.errors import Interrupted, SpecliError, UsageError
+from specli.paths import in_place
 
 _NO_ROOM = {errno.ENOSPC, errno.EFBIG, errno.EIO, getattr(errno, "EDQUOT", errno.ENOSPC)}
 
@@ -19,12 +20,14 @@ _NO_ROOM = {errno.ENOSPC, errno.EFBIG, errno.EIO, getattr(errno, "EDQUOT", errno
 class Sink:
     """Enter it before the model is loaded: what cannot be written is then said at once, as SpecliError.
 
-    `path`: None or "-" for standard output. A regular file is written beside and takes its place at the
+    `path`: None or "-" for standard output. `flag`: what it was given with, for UsageError where it is empty. A regular file is written beside and takes its place at the
     end, in one step; if an error comes in between, the old one stays as it was. What was said until an
-    interruption goes to FILE.partial. Devices and pipes are written to as they are.
+    interruption goes to FILE.partial. Devices, pipes and open descriptors (/dev/stdout) are written to as they are.
     """
 
-    def __init__(self, path: str | None) -> None:
+    def __init__(self, path: str | None, flag: str = "--output") -> None:
+        if path == "":
+            raise UsageError(f"{flag}: the name of the file is empty")
         self._shown = path or "-"
         self._file: TextIO | None = None
         self._temporary = self._target = ""
@@ -46,10 +49,11 @@ class Sink:
         return self
 
     def _open(self, path: str) -> None:
-        kind = _kind(path)
-        if kind is not None and not stat.S_ISREG(kind):
-            self._file = _text(os.open(path, os.O_WRONLY))
+        handle = in_place(path)
+        if handle is not None:
+            self._file = _text(handle)
             return
+        kind = _kind(path)
         if kind is not None and not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         self._target = os.path.realpath(path)  # a link is followed, not replaced

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 import math
-import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -72,9 +71,10 @@ def tune(
     among them. `chat` and `run` use the profile by themselves. --spec-type and --spec-draft-n-max bound
     what is tried.
     """
-    from specli import profiles
+    from specli import paths, profiles
     from specli.bench.contest import Contest
     from specli.tune.session import Session
+    from specli.tune.verdict import rules_of_thumb
     from specli.workloads import load, mixed, shipped
 
     settings = shared.settings()
@@ -84,7 +84,7 @@ def tune(
     length = tokens or given or TOKENS
     prompts = mixed(load(like) if like else shipped())
     plan = _plan(shared, settings, length, budget, reverse)
-    _require_place()
+    paths.require_place(paths.config_dir() / "profiles")
 
     say = announcer(shared.quiet)
     noise = _note_load()
@@ -114,9 +114,17 @@ def tune(
         return interrupts.exit_code or 130
     prompts_of = f"the prompts of {like}" if like else "specli's own prompts"
     before = _kept(generator)
-    path, rules = _write(generator, loaded, result, prompts_of, busy=noise is not None)
+    rules = rules_of_thumb(result.standings, result.scouted, result.costs)
+    path: Path | None = None
+    unwritten: SpecliError | None = None
+    try:
+        path = _write(generator, loaded, result, prompts_of, busy=noise is not None)
+    except SpecliError as error:  # what took so long to measure is shown all the same
+        unwritten = error
     if as_json:
         print(json.dumps(as_json_object(generator, result, rules, path, taken), indent=2))
+        if unwritten is not None:
+            raise unwritten
         return 0
     answered = sorted({at for standing in result.standings for at in standing.pairs})
     ids = ", ".join(prompts[at].id for at in answered)
@@ -128,6 +136,9 @@ def tune(
     over = f"{prompts_of}: {ids}{left}" if answered else prompts_of
     _print(generator, result, over, rules, taken)
     echo("")
+    if unwritten is not None:
+        prose(f"Choice: {result.choice.candidate.name} ({result.choice.why})")
+        raise unwritten
     if path is None:
         more = 60 * math.ceil(plan.budget / 20)
         prose(f"Nothing was written: {result.choice.why}; --budget {more} gives it more time.")
@@ -175,19 +186,6 @@ def _kept(generator: Generator) -> str | None:
     return f"{choice}{gain}, of {date}, over {measured.get('workload', 'other prompts')}"
 
 
-def _require_place() -> None:
-    """Before anything is measured, make sure that the result can be written."""
-    from specli.paths import config_dir
-
-    place = config_dir() / "profiles"
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SpecliError(f"cannot write {place}: {error.strerror or error}") from error
-    if not os.access(place, os.W_OK):
-        raise SpecliError(f"cannot write {place}: Permission denied")
-
-
 def _plan(shared: Shared, settings: Settings, tokens: int, budget: float, reverse: bool) -> Plan:
     from specli import profiles
     from specli.settings import NEURAL
@@ -227,16 +225,15 @@ def stored_layers(settings: Settings) -> tuple[str, ...]:
 
 def _write(
     generator: Generator, settings: Settings, result: Tuning, workload: str, busy: bool
-) -> tuple[Path | None, list[Rule]]:
-    """Write the profile if the choice is settled; what is said of rules of thumb comes from the same figures."""
+) -> Path | None:
+    """Write the profile if the choice is settled. Raises SpecliError where it cannot be written."""
     from specli import profiles
     from specli.paths import config_dir, write_atomic
-    from specli.tune.verdict import Measured, rules_of_thumb, to_profile
+    from specli.tune.verdict import Measured, to_profile
     from specli.tuned import key_of, profile_name
 
-    rules = rules_of_thumb(result.standings, result.scouted, result.costs)
     if not result.choice.settled:  # an earlier profile may rest on more
-        return None, rules
+        return None
     request = generator.request
     key = key_of(request.model, request.draft, settings)
     name = profile_name(request.model, request.draft)
@@ -247,7 +244,7 @@ def _write(
     )
     draft = settings.draft_model or (str(request.draft) if request.draft else None)
     write_atomic(path, profiles.to_toml(to_profile(name, str(path), result.choice, measured, draft)))
-    return path, rules
+    return path
 
 
 # -- what is shown --------------------------------------------------------------------------------
