@@ -209,6 +209,90 @@ def test_lines(source: str, shown: str) -> None:
         assert plain(items + markdown.finish()) == shown
 
 
+STEPS = """1. Install
+   - ```bash
+     pip install x
+     ```
+   - Then check **it**:
+2. **Second**
+"""
+STEPS_SHOWN = """1. Install
+   • ```bash
+     pip install x
+     ```
+   • Then check it:
+2. Second
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        (STEPS, STEPS_SHOWN),
+        ("> ```\n> **x**\n>\n> ```\n> **y**\n", "│ ```\n│ **x**\n│ \n│ ```\n│ y\n"),
+        ("> ```\n> **x**\n**y**\n", "│ ```\n│ **x**\ny\n"),  # the quote's end is the code's
+        ("- > ~~~\n  > **x**\n  > ~~~\n  **y**\n", "• │ ~~~\n  │ **x**\n  │ ~~~\n  y\n"),
+        ("1. a\n   > ```\n   > **x**\n   > ```\n2. **b**\n", "1. a\n   │ ```\n   │ **x**\n   │ ```\n2. b\n"),
+        ("1. a\n\n   ```\n   **x**\n\n   **y**\n   ```\n2. **b**\n",
+         "1. a\n\n   ```\n   **x**\n\n   **y**\n   ```\n2. b\n"),
+        ("- ```\n  **x**\n\n**never closed**\n", "• ```\n  **x**\n\nnever closed\n"),
+        ("- ```\n**x**\n\n**y**\n```\n**z**\n", "• ```\n**x**\n\n**y**\n```\nz\n"),  # careless
+        ("- ```\n  **x**\n```\n**z**\n", "• ```\n  **x**\n```\nz\n"),
+        ("```markdown\n1. a\n     ```bash\n     **x**\n     ```\n```\n**z**\n",
+         "```markdown\n1. a\n     ```bash\n     **x**\n     ```\n```\nz\n"),
+        ("```\n    ```\n``` x\n~~~\n   ````\n**z**\n", "```\n    ```\n``` x\n~~~\n   ````\nz\n"),
+        ("~~~ `a`\n**x**\n~~~\n**z**\n", "~~~ `a`\n**x**\n~~~\nz\n"),
+        ("a\n\n    ```\n    **b**\n", "a\n\n    ```\n    **b**\n"),  # code by its indentation
+        ("- a\n      ```\n      **x**\n      ```\n- **b**\n", "• a\n      ```\n      **x**\n      ```\n• b\n"),
+        ("> - - **a**\n> # B\n", "│ • • a\n│ B\n"),
+        ("- \t```\n\t**x**\n\t```\n**z**\n", "• ```\n    **x**\n    ```\nz\n"),
+    ],
+)  # fmt: skip
+def test_fences_in_lists_and_quotes(source: str, shown: str) -> None:
+    for size in (1, 2, 100):
+        markdown = Markdown(Palette(), lambda: 40)
+        items = [i for at in range(0, len(source), size) for i in markdown.feed(source[at : at + size])]
+        assert plain(items + markdown.finish()) == shown
+
+
+def test_a_line_of_code_too_long_to_hold_is_not_taken_for_a_fence() -> None:
+    source = "- ```\n  " + "x" * 4500 + "```\n  **a**\n  ```\n**b**\n"
+    for size in (1, 4100):
+        markdown = Markdown(Palette(), lambda: 40)
+        items = [i for at in range(0, len(source), size) for i in markdown.feed(source[at : at + size])]
+        assert plain(items + markdown.finish()) == source.replace("- `", "• `").replace("**b**", "b")
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        ("Name | **Age**\n--- | ---\nBob | 3\n\nx\n", "Name  Age\n────  ───\nBob   3\n\nx\n"),
+        ("People:\nName | Age\n:-- | --:\nBob | 3", "People:\nName  Age\n────  ───\nBob     3"),
+        ("|A|Bcd|\n|:-:|:-:|\n|one|x|\n", " A   Bcd\n───  ───\none   x\n"),
+        ("a | **b**\nc\n", "a | b\nc\n"),
+        ("a | b", "a | b"),
+        ("a | b\n---\n", "a | b\n" + "─" * 30 + "\n"),
+        ("a | b\n--- | --- | ---\n", "a | b\n--- | --- | ---\n"),
+        ("- **a** | b\n- c | d\n", "• a | b\n• c | d\n"),
+        ("a | b\n--- | ---\nc | d\n- **e**\n", "a  b\n─  ─\nc  d\n• e\n"),
+        ("| a | b |\n| c | d |\n|---|---|\n", "| a | b |\nc  d\n─  ─\n"),
+    ],
+)
+def test_tables(source: str, shown: str) -> None:
+    for size in (1, 3, 100):
+        markdown = Markdown(Palette(), lambda: 30)
+        items = [i for at in range(0, len(source), size) for i in markdown.feed(source[at : at + size])]
+        assert plain(items + markdown.finish()) == shown
+
+
+def test_the_beginning_of_a_line_that_may_be_a_row_is_seen_at_once() -> None:
+    markdown = Markdown(Palette(), lambda: 30)
+    assert markdown.feed("Some **words** of") == [] and plain(markdown.pending) == "Some words of"
+    assert plain(markdown.feed(" prose that is longer than the first cell of a table")).startswith(
+        "Some words"
+    )
+
+
 def test_a_table_too_narrow_for_columns_is_listed() -> None:
     markdown = Markdown(Palette(), lambda: 16)
     source = "|First|Second|Third|\n|---|---|---|\n|a long cell|another one|and more|\n"
@@ -265,15 +349,18 @@ def test_strings_over_many_lines_keep_their_colour() -> None:
 # -- how it streams -----------------------------------------------------------------------------
 
 
+ANYTHING = ANSWER + f"\n{STEPS}\nA | B\n--- | ---\n1 | 2\n> ```\n> x\n> ```\n"
+
+
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.integers(0, len(ANSWER)), max_size=40))
+@given(st.lists(st.integers(0, len(ANYTHING)), max_size=40))
 def test_it_does_not_matter_how_the_answer_is_cut(cuts: list[int]) -> None:
     def render(cuts: Sequence[int]) -> str:
         layout = Layout(50)
         markdown = Markdown(Palette(), lambda: layout.width)
         out, at = "", 0
-        for cut in (*sorted(cuts), len(ANSWER)):
-            out += layout.feed(markdown.feed(ANSWER[at:cut]))
+        for cut in (*sorted(cuts), len(ANYTHING)):
+            out += layout.feed(markdown.feed(ANYTHING[at:cut]))
             layout.preview(markdown.pending)
             at = cut
         return _merged(out + layout.feed(markdown.finish()) + layout.flush())

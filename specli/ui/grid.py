@@ -10,20 +10,24 @@ from specli.ui.layout import Item, Layout, Run, char_count
 
 _NARROWEST = 6  # cells of a column, below which rows are listed instead
 _GAP = "  "
+_LEFT = 0.0
 _DELIMITER = re.compile(r"\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*")
 
 
-def is_delimiter(line: str) -> bool:
-    """Whether it is the row of dashes under a table's header."""
-    return "-" in line and _DELIMITER.fullmatch(line) is not None
+def begins_table(header: str, line: str) -> bool:
+    """Whether `line` is the row of dashes under a table's `header`. Where no bar stands before the header, both
+    have as many cells."""
+    if "|" not in line or "-" not in line or _DELIMITER.fullmatch(line) is None:
+        return False
+    return header.lstrip().startswith("|") or len(_cells(header)) == len(_cells(line))
 
 
 def set_table(lines: Sequence[str], inline: Inline, width: int, rule: str, bold: str) -> list[Item]:
     """The rows of a table, header and row of dashes first. `rule`: the character of the line below it."""
     header, *rows = (_cells(line) for i, line in enumerate(lines) if i != 1)
     count = max(len(row) for row in (header, *rows))
-    right = [cell.endswith(":") and not cell.startswith(":") for cell in _cells(lines[1])]
-    right += [False] * (count - len(right))
+    sides = [_side(cell) for cell in _cells(lines[1])]
+    sides += [_LEFT] * (count - len(sides))
     cells = [
         [inline.whole(cell, bold if i == 0 else "") for cell in row] for i, row in enumerate([header, *rows])
     ]
@@ -34,7 +38,7 @@ def set_table(lines: Sequence[str], inline: Inline, width: int, rule: str, bold:
         return _listed(cells)
     items: list[Item] = []
     for i, row in enumerate(cells):
-        items += _row(row, widths, right)
+        items += _row(row, widths, sides)
         if i == 0:
             items.append(Run(_GAP.join(rule * w for w in widths) + "\n", hard=True))
     return items
@@ -60,16 +64,25 @@ def _widths(cells: Sequence[Sequence[int]], width: int) -> list[int] | None:
     return widths
 
 
-def _row(cells: Sequence[Sequence[Item]], widths: Sequence[int], right: Sequence[bool]) -> list[Item]:
+def _side(dashes: str) -> float:
+    """How much of the room in a cell stands before its text."""
+    if not dashes.endswith(":"):
+        return _LEFT
+    return 0.5 if dashes.startswith(":") else 1.0
+
+
+def _row(cells: Sequence[Sequence[Item]], widths: Sequence[int], sides: Sequence[float]) -> list[Item]:
     """A row of the table: as many rows of text as its longest cell needs."""
     columns = [_wrapped(cell, width) for cell, width in zip(cells, widths)]
     items: list[Item] = []
     for n in range(max(len(column) for column in columns)):
         for i, (column, width) in enumerate(zip(columns, widths)):
             runs = column[n] if n < len(column) else []
-            pad = Run(" " * (width - char_count(plain(runs))), hard=True)
+            room = width - char_count(plain(runs))
+            before = int(room * sides[i])
             last = i + 1 == len(widths)
-            items += [pad, *runs] if right[i] else [*runs] if last else [*runs, pad]
+            items += [Run(" " * before, hard=True)] if before else []
+            items += [*runs, *([] if last or room == before else [Run(" " * (room - before), hard=True)])]
             if not last:
                 items.append(Run(_GAP, hard=True))
         items.append(Run("\n", hard=True))
