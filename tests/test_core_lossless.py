@@ -7,9 +7,10 @@ about two hours of one core.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from itertools import pairwise as neighbours
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,17 @@ from lossless.gtest import g_test, holm, homogeneity
 from lossless.harness import FACTORS, PROMPT, Setting, draw, every, joint_p, marginal_p, pairwise, target
 from lossless.reference import joint
 from lossless.replay import replay
+from numpy.typing import NDArray
 
+from specli.core.decoding import Rules, decode, sync
 from specli.core.noise import Noise
+from specli.core.pacing import Costs, FixedPacer, Pacer, ProfitPacer
+from specli.core.table_model import TableModel
+from specli.core.trees import Shape
+from specli.core.types import Cycle
+from specli.drafters.model import ModelDrafter
+from specli.drafters.neural import Voice
+from specli.drafters.tree import TreeDrafter
 
 ALPHA = 0.01
 LONG = bool(os.environ.get("SPECLI_TEST_LONG"))
@@ -151,6 +161,80 @@ def test_case_33_on_against_off(temp: float) -> None:
     assert g_test(plain, law) > ALPHA
     wrong = draw(on, 16, 2, 20_000, verifier=mutants.biased(0.03))
     assert homogeneity(wrong, plain) < ALPHA
+
+
+SURE = 0.27
+"""The draft below is surer than that behind token 3, and nowhere else."""
+
+
+class Watchful(FixedPacer):
+    """Drafts where the last draft was sure at its end, or where there was none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = 1.0
+
+    def goes_on(self, method: str, confidence: Sequence[float], limit: int) -> bool:
+        if confidence:
+            self.last = confidence[-1]
+            return len(confidence) < limit
+        return self.last > SURE
+
+    def observe(self, history: Sequence[int], cycle: Cycle) -> None:
+        super().observe(history, cycle)
+        if not cycle.draft.tokens:
+            self.last = 1.0
+
+
+def _answer(drafter: ModelDrafter, pacer: Pacer, n: int, seed: int) -> list[Cycle]:
+    """`n` tokens of a target that says 3 most often, whatever came before, drafts being sampled."""
+    drafter._samples = lambda: True  # type: ignore[method-assign]  # the likeliest are not drawn
+    params = Setting().params
+    drafter.speak(Voice(params, seed))
+    law = np.log(np.array([[0.1, 0.1, 0.1, 0.7]] * 4)).astype(np.float32)
+    target, history = TableModel(law, n_ctx=n + 9), [0, 1]
+    sync(target, history[:-1], 64)
+    drafter.begin(history)
+    return list(decode(target, history, [drafter], Rules(params, seed, max_tokens=n), pacer))
+
+
+def _even() -> TableModel:
+    """A draft that gives all tokens nearly the same, and shows by how sure it is which one it drew last."""
+    return TableModel(np.log(np.array([[0.26, 0.25, 0.25, 0.24]] * 3 + [[0.28, 0.24, 0.24, 0.24]])))
+
+
+def test_a_pacer_may_look_at_tokens_that_were_discarded() -> None:
+    """What it sees of them says nothing of what is drawn at their places next."""
+    pacer = Watchful()
+    cycles = _answer(ModelDrafter(_even(), pacer, 4, 3), pacer, 4000, seed=1)
+    said = np.zeros(4, np.int64)
+    for before, cycle in neighbours(cycles):
+        if before.draft.tokens and cycle.draft.tokens:
+            said[cycle.tokens[0]] += 1
+    assert said.sum() > 300
+    assert g_test(said, np.array([0.1, 0.1, 0.1, 0.7])) > ALPHA
+
+
+@pytest.mark.parametrize("tree", [False, True])
+def test_nothing_is_drawn_twice_with_the_same_noise(tree: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """…in one answer, by one drafter."""
+    pacer = ProfitPacer(Costs({1: 1.0, 64: 8.0}, frozen=True), steps={"draft-model": 0.01})
+    model = TableModel.random(4, 1, seed=1, scale=2.0)
+    drafter = ModelDrafter(model, pacer, 4, 3)
+    if tree:
+        drafter = TreeDrafter("draft-model", model, pacer, 4, Shape(3, 4))
+    drawn: list[int] = []
+    gumbel = Noise.gumbel
+
+    def noted(noise: Noise, position: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+        if noise is drafter._noise:
+            drawn.append(position)
+        return gumbel(noise, position, ids)
+
+    monkeypatch.setattr(Noise, "gumbel", noted)
+    _answer(drafter, pacer, 300, seed=2)
+    assert len(drawn) > 200
+    assert len(set(drawn)) == len(drawn)
 
 
 def test_holm() -> None:

@@ -13,19 +13,19 @@ turned out to be would bend the distribution that q claims.
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specli.core.noise import Noise
+from specli.core.noise import Noise, derive
 from specli.core.pacing import Pacer
 from specli.core.sampling import SamplingParams, distribution
 from specli.core.types import NO_DRAFT, Cycle, Distribution, Draft
 
 Row = NDArray[np.float32]
-_DRAFT_STREAM = 1  # of the noise: what the drafter draws must not decide what the target accepts
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,19 @@ class NeuralDrafter:
     def speak(self, voice: Voice) -> None:
         """Draft for an answer that is sampled like this."""
         self._voice = voice
-        self._noise = Noise(voice.seed, 0 if voice.coupled else _DRAFT_STREAM)
+        # what is drawn here must decide neither what the target accepts nor what another drafter draws
+        self._noise = Noise(voice.seed, 0 if voice.coupled else zlib.crc32(self.method.encode()))
         self._sampled, self._greedy = _Record(), _Record()
         self._drafts = 0
+
+    def _place(self, start: int, depth: int, branch: int) -> int:
+        """Where the noise for a token `depth` places behind a draft's `start`, in that `branch`, is found.
+
+        Coupled, it is the target's. Else it is of this draft alone: what became known of a token that was
+        discarded must not tell what is drawn at its place in the next cycle, or the pacer, which may go by
+        it, would bend q.
+        """
+        return start + depth if self._voice.coupled else derive(start, branch)
 
     def _samples(self) -> bool:
         """Whether this draft is sampled. Depends on past cycles only."""
@@ -104,7 +114,7 @@ class NeuralDrafter:
             if sampled:
                 window = self._voice.sampling.window(history, tokens)
                 law = distribution(row, window, self._voice.sampling)
-                token = self._noise.choose(law, len(history) + len(tokens))
+                token = self._noise.choose(law, self._place(len(history), len(tokens), len(tokens)))
                 laws.append(law)
                 top = float(law.probs.max())
             else:

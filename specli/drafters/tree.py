@@ -16,7 +16,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from specli.core.acceptance import Evidence
-from specli.core.noise import derive
 from specli.core.pacing import Pacer
 from specli.core.sampling import distribution, top_k_ids
 from specli.core.trees import Growth, Prices, Shape, least_reach, pays_deeper, without_replacement
@@ -195,12 +194,8 @@ class TreeDrafter(ModelDrafter):
         law = opinion.law
         if law is None:
             return [(token, None) for token in opinion.tokens[:n]]
-        place = position + (growth.depths[node] + 1 if node >= 0 else 0)
-        taken = growth.below(node)
-        if self._voice.coupled:  # the target will draw with this very noise
-            taken = set()
-        elif node >= 0:  # what is drawn here must not hang together with what is drawn beside it
-            place = derive(place, node + 1)
+        taken = set() if self._voice.coupled else growth.below(node)  # the target draws with this very noise
+        place = self._place(position, growth.depths[node] + 1 if node >= 0 else 0, node + 1)
         perturbed = np.log(law.probs) + self._noise.gumbel(place, law.ids)
         return [(token, q) for token, q in without_replacement(law, perturbed, n, taken)]
 
