@@ -325,6 +325,11 @@ class Generator:
 
     # -- closing --------------------------------------------------------------------------------
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it is loaded."""
+        return self._loaded
+
     def close(self) -> None:
         """Free everything in the right order. Safe to call twice."""
         if self._loaded:

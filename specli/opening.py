@@ -55,11 +55,27 @@ class Order:
         return settings
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An order whose files were found: what to load, and what was said on the way."""
+
+    order: Order
+    request: Request
+    lines: tuple[str, ...]
+
+
 def open_generator(order: Order, settings: Settings, say: Callable[[str], None]) -> Generator:
     """Find the files and load. `settings`: usually `order.settings()`. `say` gets each notice."""
+    return load(find(order, settings, say), say)
+
+
+def find(order: Order, settings: Settings, say: Callable[[str], None]) -> Found:
+    """Find the files and see whether they go together, with nothing loaded yet. Raises SpecliError for what
+    can be seen wrong so far."""
+    from specli.casting import CastList, Request
+    from specli.engine.admission import sound_header
     from specli.hub import resolve_model
 
-    # What can be seen wrong without the library is said before it is loaded.
     model = resolve_model(settings.model)
     draft = resolve_model(settings.draft_model) if settings.draft_model else None
     if draft is None and "auto" in settings.types:
@@ -68,18 +84,27 @@ def open_generator(order: Order, settings: Settings, say: Callable[[str], None])
         draft = unasked_draft(model, say, offer=order.offer_draft)
     template = _read_template(order.template_file) if order.template_file else None
 
-    from specli.assembly import Generator, Request
-    from specli.engine.backend import set_verbose
-
-    set_verbose(order.verbose)
     request = Request(settings, model, draft, template, order.ignore_end)
     lines: list[str] = []
     if order.use_tuned:
         request = _tuned(order, request, lines.append)
     for line in lines:
         say(line)
-    generator = Generator(request, say)
-    generator.notices[:0] = lines
+    for file in (model, draft) if draft is not None else (model,):
+        sound_header(file)
+    CastList(request).methods(request.settings, lambda _: None)
+    return Found(order, request, tuple(lines))
+
+
+def load(found: Found, say: Callable[[str], None]) -> Generator:
+    """Load what was found."""
+    from specli.assembly import Generator
+    from specli.engine.backend import set_verbose
+
+    order = found.order
+    set_verbose(order.verbose)
+    generator = Generator(found.request, say)
+    generator.notices[:0] = found.lines
     if order.raw:
         generator.thinking = None  # bare text has no answer to begin with
     try:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from keyboarding import CTRL_C, CTRL_D, CTRL_G, ENDLESS, PROMPT, TAB, Terminal, chat_in
 
+from specli.chat.answer import Answer
 from specli.chat.conversation import Message
 from specli.chat.keeper import Keeper
 from specli.chat.sessions import Session, Shelf
@@ -285,7 +286,12 @@ def test_the_context_overflows_and_the_conversation_goes_on(piped: Chat) -> None
     assert piped.dialogue.turns == 16 and piped.dialogue.first > 0
     assert len(piped.keeper.shelf.read(piped.keeper.name or "").messages) == 32
     system = piped.model.tokens([*_system(piped)])[:8]
-    assert list(piped.answers[-1].history[:8]) == system
+    assert list(_last(piped).history[:8]) == system
+
+
+def _last(talk: Chat) -> Answer:
+    assert talk.last is not None
+    return talk.last
 
 
 def _system(talk: Chat) -> list[Message]:
@@ -328,9 +334,9 @@ def test_typed_values(name: str, text: str, value: object) -> None:
 
 def test_settings_change_answers_at_once(piped: Chat, model: Loaded) -> None:
     piped.run(["/set max-tokens 3", "hello"])
-    assert piped.answers[-1].stats.generated == 3
+    assert _last(piped).stats.generated == 3
     piped.run(["/set max-tokens 8", "/set seed 5", "/set draft-n-max 2", "/set logit-bias 300-5", "hello"])
-    assert model.settings.draft_n_max == 2 and model.generator.seed == 5 and len(piped.answers[-1].said) > 3
+    assert model.settings.draft_n_max == 2 and model.generator.seed == 5 and len(_last(piped).said) > 3
     cached = model.cached()
     with pytest.raises(UsageError, match="not one of the 1280 tokens"):
         model.set(key("logit-bias"), ["no such token+1"])

@@ -3,7 +3,6 @@ as if it had never stopped."""
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import random
@@ -16,22 +15,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 from model_edits import as_qwen3, windowed
+from talking import QUESTIONS, load, talk_over
 
 from specli.chat.attached import Attached
 from specli.chat.conversation import Message
 from specli.chat.dialogue import Dialogue
 from specli.chat.keeper import Keeper
 from specli.chat.sessions import Session, Shelf, cache_of, checked_name
-from specli.cli.loaded import Loaded
 from specli.cli.main import main
 from specli.core.decoding import sync
 from specli.engine.context import Context, ContextParams, Rollback
 from specli.engine.model import Model, ModelParams
 from specli.engine.saved import give, prune, read_state, take, unsavable, write_state
 from specli.errors import SessionError, SpecliError
-from specli.opening import Order
 from specli.ui import terminal
-from specli.ui.repl import Chat, Screen
+from specli.ui.repl import Chat
 
 TALK = Session(
     (
@@ -379,18 +377,6 @@ def test_a_sliding_window_is_decoded_again(tiny_draft: Path, tmp_path: Path) -> 
 
 # -- a conversation ---------------------------------------------------------------------------------
 
-QUESTIONS = ("def first(alpha):\n    return", "class Second:", "import third", "def fourth():", "x = [1, 2")
-
-
-def _load(path: Path, **given: object) -> Loaded:
-    order = Order({"model": str(path), "no_repack": True, "threads": 1, "temp": 0.0, **given})
-    return Loaded(order, order.settings(), lambda _: None)
-
-
-def _talk(model: Loaded, shelf: Shelf) -> Chat:
-    screen = Screen(io.StringIO(), io.StringIO(), interactive=False, figures=False)
-    return Chat(model, screen, Keeper(shelf))
-
 
 def _answers(talk: Chat) -> list[tuple[int, ...]]:
     return [m.tokens or () for m in talk.dialogue.messages if m.role == "assistant"]
@@ -402,19 +388,19 @@ def test_exact_conversations_go_on_as_if_never_interrupted(
 ) -> None:
     path = request.getfixturevalue(name)
     given = {"exact": True, "max_tokens": tokens, "ctx_size": 2048, "types": ("draft-self",)}
-    with closing(_load(path, **given)) as model:
-        whole = _talk(model, shelf)
+    with closing(load(path, **given)) as model:
+        whole = talk_over(model, shelf)
         assert whole.run(QUESTIONS) == 0
-    with closing(_load(path, **given)) as model:
-        assert _talk(model, shelf).run(QUESTIONS[:3]) == 0
+    with closing(load(path, **given)) as model:
+        assert talk_over(model, shelf).run(QUESTIONS[:3]) == 0
         name = shelf.newest() or ""
         assert name != whole.keeper.name
-    with closing(_load(path, **given)) as model:
-        resumed = _talk(model, shelf)
+    with closing(load(path, **given)) as model:
+        resumed = talk_over(model, shelf)
         resumed.resume(name)
         assert model.cached() > 50, resumed.screen.err.getvalue()  # type: ignore[attr-defined]
         assert resumed.run(QUESTIONS[3:]) == 0
-        assert resumed.answers[0].timing.prompt_tokens < 40  # nothing was decoded a second time
+        assert resumed.all[0].timing.prompt_tokens < 40  # nothing was decoded a second time
     assert _answers(resumed) == _answers(whole)
     assert all(_answers(whole))
 
@@ -430,24 +416,24 @@ def test_heads_draft_on_as_if_never_interrupted(
     if kind == "eagle":
         path = as_qwen3(tiny_target, tmp_path / "target.gguf")
         given |= {"types": ("draft-eagle3",), "draft_model": str(tiny_target.parent / "tiny-eagle3.gguf")}
-    with closing(_load(path, **given)) as model:
-        whole = _talk(model, shelf)
+    with closing(load(path, **given)) as model:
+        whole = talk_over(model, shelf)
         whole.run([*QUESTIONS[:4], "/undo", QUESTIONS[4]])
-    with closing(_load(path, **given)) as model:
-        _talk(model, shelf).run(QUESTIONS[:3])
+    with closing(load(path, **given)) as model:
+        talk_over(model, shelf).run(QUESTIONS[:3])
         name = shelf.newest() or ""
-    with closing(_load(path, **given)) as model:
-        resumed = _talk(model, shelf)
+    with closing(load(path, **given)) as model:
+        resumed = talk_over(model, shelf)
         resumed.resume(name)
         assert model.cached() > 50
         resumed.run([QUESTIONS[3], "/undo", QUESTIONS[4]])
         assert [m.text for m in resumed.dialogue.messages] == [m.text for m in whole.dialogue.messages]
-        for one, other in zip(resumed.answers, whole.answers[3:]):
+        for one, other in zip(resumed.all, whole.all[3:]):
             assert one.timing.prompt_tokens == other.timing.prompt_tokens < 60
             assert one.stats.by_method == other.stats.by_method and one.stats.accepted > 0
         assert take(model.generator.target).follower
-    with closing(_load(path, exact=True, max_tokens=24, types=("none",))) as model:
-        plain = _talk(model, shelf)
+    with closing(load(path, exact=True, max_tokens=24, types=("none",))) as model:
+        plain = talk_over(model, shelf)
         plain.resume(name)  # the target's own part serves without the heads
         assert model.cached() > 50 or kind == "eagle", plain.screen.err.getvalue()  # type: ignore[attr-defined]
 
@@ -456,16 +442,16 @@ def test_sampled_conversations_go_on_with_the_seeds_they_would_have_had(
     tiny_draft: Path, shelf: Shelf
 ) -> None:
     given = {"exact": True, "max_tokens": 20, "seed": 7, "temp": 1.0, "types": ("draft-self",)}
-    with closing(_load(tiny_draft, **given)) as model:
-        whole = _talk(model, shelf)
+    with closing(load(tiny_draft, **given)) as model:
+        whole = talk_over(model, shelf)
         whole.run(QUESTIONS)
         whole.answer_again()
-        assert _answers(whole)[-1] != whole.answers[-2].said
-    with closing(_load(tiny_draft, **given)) as model:
-        _talk(model, shelf).run(QUESTIONS[:2])
+        assert _answers(whole)[-1] != whole.all[-2].said
+    with closing(load(tiny_draft, **given)) as model:
+        talk_over(model, shelf).run(QUESTIONS[:2])
         name = shelf.newest() or ""
-    with closing(_load(tiny_draft, **given)) as model:
-        resumed = _talk(model, shelf)
+    with closing(load(tiny_draft, **given)) as model:
+        resumed = talk_over(model, shelf)
         resumed.resume(name)
         resumed.run(QUESTIONS[2:])
         resumed.answer_again()
@@ -478,11 +464,11 @@ def test_taking_back_leaves_no_trace_in_the_cache(
 ) -> None:
     path = request.getfixturevalue(name)
     given = {"exact": True, "max_tokens": 12, "types": ("draft-self",)}
-    with closing(_load(path, **given)) as model:
-        straight = _talk(model, shelf)
+    with closing(load(path, **given)) as model:
+        straight = talk_over(model, shelf)
         straight.run(QUESTIONS[:3])
-    with closing(_load(path, **given)) as model:
-        winding = _talk(model, shelf)
+    with closing(load(path, **given)) as model:
+        winding = talk_over(model, shelf)
         winding.run(
             [QUESTIONS[0], "/regen", QUESTIONS[4], "/undo", QUESTIONS[1], QUESTIONS[3], "/regen", "/undo"]
         )
@@ -494,8 +480,8 @@ def test_taking_back_leaves_no_trace_in_the_cache(
 @pytest.fixture
 def spoken(tiny_draft: Path, shelf: Shelf) -> Iterator[Chat]:
     """A conversation of two turns, saved, its model still loaded."""
-    with closing(_load(tiny_draft, max_tokens=8, types=("none",))) as model:
-        talk = _talk(model, shelf)
+    with closing(load(tiny_draft, max_tokens=8, types=("none",))) as model:
+        talk = talk_over(model, shelf)
         talk.run(QUESTIONS[:2])
         yield talk
 
@@ -503,8 +489,8 @@ def spoken(tiny_draft: Path, shelf: Shelf) -> Iterator[Chat]:
 def test_another_models_tokens_are_read_as_text(spoken: Chat, tiny_target: Path, shelf: Shelf) -> None:
     name = spoken.keeper.name or ""
     spoken.keeper.leave()
-    with closing(_load(tiny_target, max_tokens=8, types=("none",))) as model:
-        other = _talk(model, shelf)
+    with closing(load(tiny_target, max_tokens=8, types=("none",))) as model:
+        other = talk_over(model, shelf)
         other.resume(name)
         assert "another model spoke before" in other.screen.err.getvalue()  # type: ignore[attr-defined]
         assert all(m.tokens is None for m in other.dialogue.messages)
@@ -527,12 +513,12 @@ def test_tokens_outside_the_vocabulary_are_not_believed(spoken: Chat, shelf: She
 
 def test_the_cache_of_another_setting_falls_back_to_decoding(tiny_draft: Path, shelf: Shelf) -> None:
     given = {"max_tokens": 20, "types": ("draft-self",)}
-    with closing(_load(tiny_draft, exact=True, **given)) as model:
-        _talk(model, shelf).run(QUESTIONS[:2])
+    with closing(load(tiny_draft, exact=True, **given)) as model:
+        talk_over(model, shelf).run(QUESTIONS[:2])
         name = shelf.newest() or ""
     for change in ({}, {"exact": True, "ctx_size": 512}, {"exact": True, "cache_type_k": "q8_0"}):
-        with closing(_load(tiny_draft, **given, **change)) as model:
-            talk = _talk(model, shelf)
+        with closing(load(tiny_draft, **given, **change)) as model:
+            talk = talk_over(model, shelf)
             talk.resume(name)
             said = talk.screen.err.getvalue()  # type: ignore[attr-defined]
             assert said.count("the conversation is read again") == 1 and model.cached() == 0

@@ -83,7 +83,6 @@ def figures_of(live: Live) -> Figures:
     """Its figures."""
     stats, timing = live.stats, live.timing
     ran = bool(stats.cycles)
-    rate = timing.prompt_tokens / timing.prompt_s if timing.prompt_s and timing.prompt_tokens else None
     methods = {n: MethodFigures(m.drafted, m.tested, m.accepted) for n, m in stats.by_method.items()}
     return Figures(
         prompt_tokens=live.prompt_length,
@@ -98,7 +97,7 @@ def figures_of(live: Live) -> Figures:
         per_position=tuple(stats.per_position),
         by_method=MappingProxyType(methods),
         tokens_per_second=stats.tokens_per_second,
-        prompt_tokens_per_second=rate,
+        prompt_tokens_per_second=timing.prompt_rate,
         speedup_estimate=live.speedup,
         prompt_s=timing.prompt_s,
         first_token_s=timing.first_token_s,

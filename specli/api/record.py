@@ -16,9 +16,6 @@ def json_object(generator: Generator, answer: Answer, load_s: float | None) -> d
     """All of an answer, ready for `json.dumps`; null for what was not measured."""
     stats, timing = answer.stats, answer.timing
     ran = bool(stats.cycles)
-    prompt_rate = None
-    if timing.prompt_s and timing.prompt_tokens:
-        prompt_rate = timing.prompt_tokens / timing.prompt_s
     return {
         "specli": __version__,
         "model": generator.model.name,
@@ -65,7 +62,7 @@ def json_object(generator: Generator, answer: Answer, load_s: float | None) -> d
             "break_even_acceptance": answer.break_even,
         },
         "tokens_per_second": stats.tokens_per_second,
-        "prompt_tokens_per_second": prompt_rate,
+        "prompt_tokens_per_second": timing.prompt_rate,
         "speedup_estimate": answer.speedup,
         "seed": answer.seed,
         "exact_width": generator.settings.fixed_width,

@@ -42,9 +42,14 @@ class Timing:
 
     prompt_s: float | None = None
     first_token_s: float | None = None
-    prompt_tokens: int = 0  # really decoded, not taken from the cache
+    prompt_tokens: int = 0  # really decoded, not taken from the cache; the last one in the first cycle
     reasoning_s: float | None = None  # from the first token to the end of the reasoning
     started: float = field(default_factory=time.perf_counter)
+
+    @property
+    def prompt_rate(self) -> float | None:
+        """Prompt tokens a second, None where all but the last were in the cache."""
+        return self.prompt_tokens / self.prompt_s if self.prompt_s and self.prompt_tokens > 1 else None
 
 
 class Answer:
@@ -88,7 +93,7 @@ class Answer:
 
     def __iter__(self) -> Iterator[Step]:
         began = time.perf_counter()
-        kept = common_prefix(self._target.tokens, self.history)
+        kept = self._target.rewind(common_prefix(self._target.tokens, self.history[:-1]))
         if not sync(self._target, self.history[:-1], self._chunk, self._stop):
             self.finish = "interrupted"
             return
@@ -151,7 +156,10 @@ class Answer:
         """A stop string was found: what belongs to it and follows it was never said."""
         self.finish = "stop"
         keep = self.prompt_length + self._stream.kept_tokens
-        del self.history[max(keep, self.prompt_length) :]
+        self.stats.generated -= len(self.history) - keep
+        del self.history[keep:]
+        # as after plain decoding, however far a draft was read: the next prompt begins from the same cache
+        self._target.rewind(len(self.history) - 1)
 
     @property
     def text(self) -> str:

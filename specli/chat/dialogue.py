@@ -44,6 +44,15 @@ class Dialogue:
     answers: int = 0
     files: list[Attached] = field(default_factory=list)
 
+    def copy(self) -> Dialogue:
+        """As it stands, for `restore`."""
+        return replace(self, messages=list(self.messages), files=list(self.files))
+
+    def restore(self, before: Dialogue) -> None:
+        """Back to what `copy` gave, as if what came since had not been wanted."""
+        self.messages, self.files = list(before.messages), list(before.files)
+        self.first, self.answers = before.first, before.answers
+
     # -- turns ----------------------------------------------------------------------------------
 
     @property
@@ -88,11 +97,12 @@ class Dialogue:
         return self.unanswered
 
     def take_back_question(self) -> Message | None:
-        """Remove the last question and what was said to it; None where there is none."""
+        """Remove the last question and what was said to it; None where there is none. What was left out for
+        want of room may fit again."""
         while self.messages:
             message = self.messages.pop()
             if message.role == "user":
-                self.first = min(self.first, self._last_start())
+                self.first = 0
                 return message
         return None
 
@@ -126,9 +136,13 @@ class Dialogue:
         self.first = starts[at]
         return Prompt(rest, at + 1)
 
-    def _prompt(self, tokens: Tokens, start: int) -> list[int]:
-        system = [Message("system", self.system)] if self.system and not self.raw else []
-        return tokens([*system, *self.messages[start:]])
+    def said(self, tokens: Tokens) -> list[int]:
+        """What was read and said up to the end of the last answer; empty where the tokens of that are not known."""
+        last = self.messages[-1] if self.messages else None
+        if last is None or last.role != "assistant" or last.tokens is None:
+            return []
+        return [*self._prompt(tokens, self.first, len(self.messages) - 1), *last.tokens]
 
-    def _last_start(self) -> int:
-        return max((i for i, m in enumerate(self.messages) if m.role == "user"), default=0)
+    def _prompt(self, tokens: Tokens, start: int, end: int | None = None) -> list[int]:
+        system = [Message("system", self.system)] if self.system and not self.raw else []
+        return tokens([*system, *self.messages[start:end]])

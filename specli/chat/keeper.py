@@ -49,6 +49,12 @@ class Keeper:
         self.leave()
         self.name, self.named, self._lock, self.saving = name, True, lock, True
 
+    def discard(self) -> None:
+        """Delete what was written: there is nothing in it any more."""
+        if self.name is not None:
+            self.shelf.remove(self.name)
+        self.leave()
+
     def resume(self, name: str) -> Session:
         """The session `name`, to be written on there; under another name if some other program does so
         already, or not at all if nothing is saved: then `name` is None afterwards. Raises SessionError if it

@@ -121,8 +121,8 @@ class Shelf:
         return [self._listed(name) for name in self.names()[:most]]
 
     def newest(self) -> str | None:
-        """The latest that can be read."""
-        return next((name for name in self.names() if self._listed(name).session is not None), None)
+        """The latest that can be read and in which something was said."""
+        return next((name for name in self.names() if (s := self._listed(name).session) and s.turns), None)
 
     def _listed(self, name: str) -> Listed:
         changed = 0.0

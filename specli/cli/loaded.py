@@ -14,6 +14,7 @@ from specli.chat.answer import Answer
 from specli.chat.conversation import Message
 from specli.chat.dialogue import room
 from specli.chat.sessions import cache_of
+from specli.core.decoding import common_prefix
 from specli.engine.memory import available_bytes
 from specli.engine.saved import (
     CacheState,
@@ -27,7 +28,7 @@ from specli.engine.saved import (
     write_state,
 )
 from specli.errors import SessionError, SpecliError, UsageError
-from specli.opening import Order, is_raw, open_generator
+from specli.opening import Order, find, is_raw, load, open_generator
 from specli.profiles import Key, Settings
 from specli.rules import sampling_params
 from specli.ui.setting import CHANGEABLE
@@ -44,11 +45,13 @@ class Loaded:
     def __init__(self, order: Order, settings: Settings, say: Callable[[str], None]) -> None:
         self._order = order
         self._say = say
+        self.loads = 0
         self._adopt(open_generator(order, settings, say))
         self._kept: tuple[str, tuple[int, ...]] | None = None  # the last cache written or read, by session
 
     def _adopt(self, generator: Generator) -> None:
         self._generator = generator
+        self.loads += 1
         self._fingerprint = generator.model.header.fingerprint  # read now: the file may go while it is in use
 
     def close(self) -> None:
@@ -200,18 +203,29 @@ class Loaded:
             raise _NotLoaded(str(error)) from error
 
     def _load(self, order: Order, settings: Settings) -> None:
-        """Load as `order` says; if that fails, what was loaded before is loaded again."""
-        before, state = self._generator.settings, self._state()
-        model, key = self._generator.request.model, self._key()
+        """Load as `order` says. What can be seen wrong before leaves all as it was; if loading fails, what was
+        loaded before is loaded again."""
+        found = find(order, settings, self._say)
+        before, model = self._generator.settings, self._generator.request.model
+        state, key = (self._state(), self._key()) if self._generator.is_open else (None, None)
         self._generator.close()
         try:
-            self._adopt(open_generator(order, settings, self._say))
+            self._adopt(load(found, self._say))
         except BaseException:
-            self._adopt(open_generator(self._order, replace(before, model=str(model)), lambda _: None))
+            self._reload(replace(before, model=str(model)), state)
             raise
-        finally:
-            if state is not None and self._key() == key:
-                give(self._generator.target, state)
+        if state is not None and self._key() == key:
+            give(self._generator.target, state)
+
+    def _reload(self, settings: Settings, state: CacheState | None) -> None:
+        """What was loaded before, after another could not be."""
+        try:
+            self._adopt(open_generator(self._order, settings, lambda _: None))
+        except SpecliError as error:
+            self._say(f"nothing is loaded now: {self.name} cannot be loaded again either ({error}); /model MODEL")
+            return
+        if state is not None:
+            give(self._generator.target, state)
 
     # -- caches on the disk ---------------------------------------------------------------------
 
@@ -250,7 +264,7 @@ class Loaded:
         with suppress(OSError):
             cache_of(name).unlink()
 
-    def recall_cache(self, name: str) -> list[str]:
+    def recall_cache(self, name: str, said: Sequence[int]) -> list[str]:
         target = self._generator.target
         try:
             problem = unsavable(target)
@@ -264,6 +278,8 @@ class Loaded:
         except SessionError as error:
             return self._differs(str(error))
         self._kept = (name, state.tokens)
+        if self.settings.fixed_width and common_prefix(state.tokens, said) < len(said) - 1:
+            return self._differs("what was kept ends before the last answer")
         return []
 
     def _differs(self, reason: str) -> list[str]:

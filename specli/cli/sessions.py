@@ -34,9 +34,9 @@ def shelf() -> Shelf:
 
 @app.callback(invoke_without_command=True)
 def list_sessions(ctx: typer.Context, as_json: _Json = False) -> None:
-    """List the saved conversations, the latest first; print, search and delete them.
+    """List, print, search and delete the saved conversations.
 
-    `specli chat --resume NAME` goes on with one, `specli chat --continue` with the latest.
+    Without a command they are listed, the latest first. `specli chat --resume NAME` goes on with one, `specli chat --continue` with the latest.
     """
     if ctx.invoked_subcommand is not None:
         if as_json:

@@ -53,11 +53,11 @@ class Model:
             raise ModelFileError(
                 f"{path}: the library cannot load this model{f' ({reason})' if reason else ''}"
             )
-        self._handle = handle
         vocab = self._lib.llama_model_get_vocab(handle)
         if not vocab:
-            self.close()
+            self._lib.llama_model_free(handle)
             raise ModelFileError(f"{path}: this file carries no tokenizer")
+        self._handle = handle
         self.vocab = Vocab(vocab)
 
     def _load(self, params: Any) -> Any:
@@ -162,6 +162,7 @@ class Model:
     def close(self) -> None:
         """Free the weights. Safe to call twice."""
         if self._handle is not None:
+            self.vocab.close()
             self._lib.llama_model_free(self._handle)
             self._handle = None
 

@@ -27,7 +27,7 @@ class Vocab:
 
     def __init__(self, handle: Any) -> None:
         self._lib = load_library()
-        self._handle = handle
+        self._pointer = handle
         self.n_tokens: int = self._lib.llama_vocab_n_tokens(handle)
         self.type: int = self._lib.llama_vocab_type(handle)
         self.bos: int = self._lib.llama_vocab_bos(handle)
@@ -43,12 +43,18 @@ class Vocab:
 
     @property
     def handle(self) -> Any:
-        """The library's pointer."""
-        return self._handle
+        """The library's pointer; an error once the model was closed."""
+        if self._pointer is None:
+            raise EngineError("the model of this vocabulary has been closed")
+        return self._pointer
+
+    def close(self) -> None:
+        """The model is freed. Pieces that were read before can still be had."""
+        self._pointer = None
 
     def attributes(self, token: int) -> int:
         """What kind of token it is, as the library's bits (1 unknown, 8 control, 32 byte and so on)."""
-        return int(self._lib.llama_vocab_get_attr(self._handle, token))
+        return int(self._lib.llama_vocab_get_attr(self.handle, token))
 
     def tokenize(self, text: str | bytes, special: bool = False) -> list[int]:
         """Token ids of `text`, with nothing added. `special`: control tokens written out in the text
@@ -86,7 +92,7 @@ class Vocab:
         size = len(data) + 8
         while True:
             out = (self._lib.llama_token * size)()
-            n = self._lib.llama_tokenize(self._handle, data, len(data), out, size, False, special)
+            n = self._lib.llama_tokenize(self.handle, data, len(data), out, size, False, special)
             if n >= 0:
                 return list(out[:n])
             if n == -(2**31) or -n <= size:
@@ -104,10 +110,10 @@ class Vocab:
     def _read_piece(self, token: int, special: bool) -> bytes:
         if not 0 <= token < self.n_tokens:
             raise EngineError(f"token {token} is outside the vocabulary of {self.n_tokens}")
-        n = self._lib.llama_token_to_piece(self._handle, token, self._buffer, len(self._buffer), 0, special)
+        n = self._lib.llama_token_to_piece(self.handle, token, self._buffer, len(self._buffer), 0, special)
         if n < 0:
             self._buffer = ctypes.create_string_buffer(-n)
-            n = self._lib.llama_token_to_piece(self._handle, token, self._buffer, -n, 0, special)
+            n = self._lib.llama_token_to_piece(self.handle, token, self._buffer, -n, 0, special)
         return bytes(self._buffer.raw[: max(0, n)])
 
     def text(self, tokens: Sequence[int], special: bool = False) -> bytes:
@@ -116,16 +122,16 @@ class Vocab:
 
     def raw(self, token: int) -> bytes:
         """The token as it stands in the file, byte-level escapes and all."""
-        raw: bytes | None = self._lib.llama_vocab_get_text(self._handle, token)
+        raw: bytes | None = self._lib.llama_vocab_get_text(self.handle, token)
         return raw or b""
 
     def is_end(self, token: int) -> bool:
         """Whether the model ends its answer with this token."""
-        return bool(0 <= token < self.n_tokens and self._lib.llama_vocab_is_eog(self._handle, token))
+        return bool(0 <= token < self.n_tokens and self._lib.llama_vocab_is_eog(self.handle, token))
 
     def is_control(self, token: int) -> bool:
         """Whether the token is a control token rather than text."""
-        return bool(0 <= token < self.n_tokens and self._lib.llama_vocab_is_control(self._handle, token))
+        return bool(0 <= token < self.n_tokens and self._lib.llama_vocab_is_control(self.handle, token))
 
 
 def _cut(text: str) -> Iterator[str]:

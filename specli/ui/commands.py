@@ -84,7 +84,7 @@ def _exit(chat: Chat, _: str) -> bool:
 
 
 def _stats(chat: Chat, _: str) -> None:
-    for line in report(chat.answers, chat.model.cached(), chat.model.n_ctx):
+    for line in report(chat.last, chat.totals, chat.model.cached(), chat.model.n_ctx):
         chat.screen.say(line)
 
 
@@ -98,13 +98,13 @@ def _regen(chat: Chat, _: str) -> None:
 
 
 def _undo(chat: Chat, _: str) -> None:
-    question = chat.dialogue.take_back_question()
+    question = chat.undo()
     if question is None:
         chat.screen.complain("nothing to take back")
         return
-    chat.save()
     words = " ".join(question.text.split())
-    chat.screen.say(f"taken back: {words if len(words) <= 60 else words[:59] + '…'}")
+    files = "".join(f", with {file.name}" for file in question.files)
+    chat.screen.say(f"taken back: {words if len(words) <= 60 else words[:59] + '…'}{files}")
 
 
 def _edit(chat: Chat, _: str) -> None:
@@ -118,21 +118,34 @@ def _edit(chat: Chat, _: str) -> None:
         if not text.strip() or text == question.text:
             chat.screen.say("nothing was changed")
             return
-        chat.dialogue.take_back_question()
-        chat.dialogue.files[:0] = question.files
-        chat.ask(text)
+        chat.ask_instead(text)
 
 
 def _read(chat: Chat, name: str) -> None:
+    files, screen = chat.dialogue.files, chat.screen
     if not name:
-        chat.screen.complain("/read FILE: which file?")
+        screen.complain("/read FILE: which file?")
+        return
+    if name == "-":
+        dropped = ", ".join(file.name for file in files)
+        files.clear()
+        screen.say(f"no longer with the next question: {dropped}" if dropped else "no file waits")
         return
     if len(name) > 1 and name[0] == name[-1] and name[0] in "\"'":
         name = name[1:-1]
     file = read_attached(Path(name))
-    chat.dialogue.files.append(file)
-    size = chat.model.count(file.text)
-    chat.screen.say(f"{file.name} ({size} tokens) goes with the next question")
+    if not file.text.strip() or "\0" in file.text:
+        screen.complain(f"{file.name} {'is empty' if not file.text.strip() else 'is no text: it has NUL bytes'}")
+        return
+    again = any(other.name == file.name for other in files)
+    files[:] = [*(other for other in files if other.name != file.name), file]
+    size, most = chat.model.count(file.text), chat.model.n_ctx - chat.model.room
+    screen.say(f"{file.name} ({size} tokens) goes with the next question{', as it is now' if again else ''}")
+    if size > most:
+        screen.complain(
+            f"that is more than the context of {chat.model.n_ctx} tokens has room for; --ctx-size N makes it larger, "
+            "/read - drops it"
+        )
 
 
 def _copy(chat: Chat, _: str) -> None:
@@ -140,7 +153,7 @@ def _copy(chat: Chat, _: str) -> None:
     if answer is None:
         chat.screen.complain("there is no answer to copy yet")
         return
-    text = chat.answers[-1].text if chat.answers else answer.text
+    text = chat.last.text if chat.last is not None else answer.text
     if not clipboard.copy(text, (chat.screen.out, chat.screen.err)):
         chat.screen.complain("/copy hands the answer to the terminal's clipboard; there is no terminal here")
         return
@@ -175,11 +188,11 @@ def _system(chat: Chat, text: str) -> None:
 
 def _save(chat: Chat, name: str) -> None:
     before, named = chat.keeper.name, chat.keeper.named
-    if name:
-        chat.keeper.save_as(checked_name(name), chat.session)
-    elif not chat.dialogue.messages:
+    if not chat.dialogue.messages:
         chat.screen.complain("nothing was said yet, so there is nothing to save")
         return
+    if name:
+        chat.keeper.save_as(checked_name(name), chat.session)
     chat.keeper.saving = True
     chat.keeper.save(chat.session)
     name = chat.keeper.name or name
@@ -219,7 +232,7 @@ def _session_names(chat: Chat, _: str) -> Iterable[str]:
 COMMANDS: tuple[Command, ...] = (
     Command("help", "", "this list", _help),
     Command("system", "[TEXT]", "show or set the system message; /system - removes it", _system),
-    Command("read", "FILE", "put a file before the next question", _read, files=True),
+    Command("read", "FILE", "put a file before the next question; /read - takes all back", _read, files=True),
     Command("regen", "", "answer the last question again, with the next seed", _regen),
     Command("undo", "", "take back the last question and its answer", _undo),
     Command("edit", "", "edit the last question in your editor, and answer it again", _edit),

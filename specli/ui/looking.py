@@ -24,14 +24,14 @@ def _think(chat: Chat, argument: str) -> None:
             f"/think {argument}: one of {', '.join(get_args(Think))}, or nothing for the last one"
         )
     else:
-        reasoning = chat.answers[-1].reasoning if chat.answers else None
+        reasoning = chat.last.reasoning if chat.last is not None else None
         chat.screen.say(reasoning if reasoning is not None else "there is no reasoning to show")
 
 
 def _trace(chat: Chat, argument: str) -> None:
     from specli.ui.trace import trace
 
-    answer = chat.answers[-1] if chat.answers else None
+    answer = chat.last
     if answer is None or not answer.record.total:
         chat.screen.complain("no answer to look at yet")
         return

@@ -17,6 +17,7 @@ from specli.profiles import Key, Settings
 from specli.ui import commands, terminal
 from specli.ui.lines import Typed, messages
 from specli.ui.readout import Readout
+from specli.ui.report import Totals
 from specli.ui.screen import Screen
 from specli.ui.think import Think
 
@@ -27,8 +28,9 @@ _DOUBLE = 1.0  # seconds in which a second Ctrl-C is the first one, pressed with
 
 
 class LoadedModel(Protocol):
-    """What the loop needs of a loaded model. All that changes it raises SpecliError, and leaves it as it was,
-    if it cannot be done; what is returned are lines to show."""
+    """What the loop needs of a loaded model. All that changes it raises SpecliError, and leaves it as it was
+    (or, where another one turned out broken while it was loaded, loaded anew), if it cannot be done; what is
+    returned are lines to show."""
 
     @property
     def name(self) -> str: ...
@@ -40,6 +42,11 @@ class LoadedModel(Protocol):
 
     @property
     def fingerprint(self) -> str: ...
+
+    @property
+    def loads(self) -> int:
+        """How often a model was loaded: answers before the last time have lost their vocabulary."""
+        ...
 
     @property
     def settings(self) -> Settings: ...
@@ -107,8 +114,9 @@ class LoadedModel(Protocol):
         """Nothing is kept for the session `name` any more."""
         ...
 
-    def recall_cache(self, name: str) -> list[str]:
-        """Take back what was kept for the session `name`."""
+    def recall_cache(self, name: str, said: Sequence[int]) -> list[str]:
+        """Take back what was kept for the session `name`, in which all of `said` was read or said, but for the
+        last token."""
         ...
 
 
@@ -120,10 +128,16 @@ class Chat:
     screen: Screen
     keeper: Keeper
     dialogue: Dialogue = field(default_factory=Dialogue)
-    answers: list[Answer] = field(default_factory=list)
+    totals: Totals = field(default_factory=Totals)
     think: Think = "fold"  # what becomes of reasoning
     _unsaved: str = ""  # why saving failed, once that was said
     _interrupts: Interrupts = field(default_factory=Interrupts)
+    _last: tuple[Answer, int] | None = None  # with the model's `loads` then
+
+    @property
+    def last(self) -> Answer | None:
+        """What the conversation's last answer comes from, as long as its model is loaded."""
+        return self._last[0] if self._last is not None and self._last[1] == self.model.loads else None
 
     def run(self, lines: Iterable[str]) -> int:
         """Answer line by line to the end of `lines`; returns the exit code."""
@@ -133,6 +147,7 @@ class Chat:
                 goes_on = self._do(typed)
             stopped = self._interrupts
             if stopped.terminated or (stopped.stop() and not self.screen.interactive):
+                self._keep_cache()
                 return stopped.exit_code or 0
             if not goes_on:
                 break
@@ -169,36 +184,60 @@ class Chat:
 
     def ask(self, text: str) -> None:
         """Put a question, with the files that wait, and show the answer."""
+        before = self.dialogue.copy()
         self.dialogue.ask(text)
         self.save()
-        self._respond(self.dialogue.take_back_question)
+        self._respond(before)
+
+    def ask_instead(self, text: str) -> None:
+        """Put another question in place of the last one, with the same files, and show the answer. Until there
+        is one, what was said before stays saved."""
+        before = self.dialogue.copy()
+        question = self.dialogue.take_back_question()
+        self.dialogue.files[:0] = question.files if question is not None else ()
+        self.dialogue.first = before.first
+        self.dialogue.ask(text)
+        self._respond(before)
 
     def answer_again(self) -> None:
         """Another answer to the last question, with the next seed."""
-        before = self.dialogue.last_answer if not self.dialogue.unanswered else None
+        before = self.dialogue.copy()
         if not self.dialogue.take_back_answer():
             self.screen.complain("nothing was asked yet")
             return
-        self._respond(lambda: self.dialogue.answer(before) if before is not None else None)
+        self._respond(before)
 
-    def _respond(self, give_up: Callable[[], object]) -> None:
-        """Answer the last question. `give_up` makes it as if that had not been wanted."""
+    def undo(self) -> Message | None:
+        """Take back the last question and its answer; the question, None where there is none."""
+        question = self.dialogue.take_back_question()
+        if question is not None:
+            self._last = None
+            self.save()
+        return question
+
+    def _respond(self, before: Dialogue) -> None:
+        """Answer the last question; if there is no answer, the conversation is again as it was `before`."""
         try:
             answer = self._stream(self._prompt())
         except SpecliError as error:
-            give_up()
-            self.save()
+            self._give_up(before)
             if not self.screen.interactive:
                 raise
             self.screen.complain(f"{error}{'; /clear starts over' if self.dialogue.messages else ''}")
+            self._say_waiting()
             return
         if answer.said or answer.finish != "interrupted":
             self.dialogue.answer(answer.message)
+            self._last = (answer, self.model.loads)
+            self.totals.add(answer)
+            self.save()
         else:
-            give_up()
-        self.answers.append(answer)
-        self.save()
+            self._give_up(before)
         self._after(answer)
+
+    def _give_up(self, before: Dialogue) -> None:
+        self.dialogue.restore(before)
+        self.save()
 
     def _prompt(self) -> list[int]:
         prompt = self.dialogue.prompt(self.model.tokens, self.model.n_ctx, self.model.room)
@@ -241,10 +280,16 @@ class Chat:
             )
         elif answer.finish == "interrupted" and self.screen.interactive:
             say("stopped; what was said so far is kept" if answer.said else "stopped before an answer began")
+            self._say_waiting()
         elif answer.finish == "length" and self.screen.interactive:
-            say("cut at --max-tokens")
+            say(f"cut at max-tokens {self.model.settings.max_tokens}; /set max-tokens changes that")
         if self.screen.interactive:
             say()
+
+    def _say_waiting(self) -> None:
+        if self.dialogue.files:
+            names = ", ".join(file.name for file in self.dialogue.files)
+            self.screen.say(f"with the next question: {names}; /read - drops that")
 
     # -- keeping it -----------------------------------------------------------------------------
 
@@ -254,11 +299,17 @@ class Chat:
         return Session.of(self.dialogue, self.model.reference, self.model.fingerprint, self.keeper.named)
 
     def save(self) -> None:
-        """Save the conversation, where that was not declined. A failure is said, once."""
-        if not self.keeper.saving or (self.keeper.name is None and not self.dialogue.messages):
+        """Save the conversation, where that was not declined; one of no turns is not kept unless it has been
+        given a name. A failure is said, once."""
+        empty = not self.dialogue.messages and not self.keeper.named
+        if not self.keeper.saving or (self.keeper.name is None and empty):
             return
         try:
-            self.keeper.save(self.session)
+            if empty and self.keeper.name is not None:
+                self.model.forget_cache(self.keeper.name)
+                self.keeper.discard()
+            else:
+                self.keeper.save(self.session)
             self._unsaved = ""
         except SpecliError as error:
             if str(error) != self._unsaved:
@@ -270,7 +321,7 @@ class Chat:
         self._keep_cache()
         self.keeper.leave()
         self.dialogue = Dialogue(self.dialogue.system, self.dialogue.raw)
-        self.answers.clear()
+        self._last, self.totals = None, Totals()
 
     def changed_model(self, same: bool) -> None:
         """Another model was loaded. `same`: only the way it runs is another."""
@@ -283,12 +334,14 @@ class Chat:
         self._keep_cache()
         session = self.keeper.resume(name)
         same = session.fingerprint == self.model.fingerprint
-        self.dialogue = session.dialogue()
+        self.dialogue, self._last, self.totals = session.dialogue(), None, Totals()
         self.dialogue.raw = self.model.raw
         self.dialogue.forget_tokens(lambda message: same and self.model.owns(message))
         notices = self._about(name, session)
         notices += (
-            self.model.recall_cache(name) if same else ["another model spoke before: all is read again"]
+            self.model.recall_cache(name, self.dialogue.said(self.model.tokens))
+            if same
+            else ["another model spoke before: all is read again"]
         )
         if self.dialogue.unanswered:
             notices.append("its last question has no answer; /regen answers it")

@@ -2,17 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 from specli.chat.answer import Answer
 from specli.ui.figures import final_figures, line
 
 
-def report(answers: Sequence[Answer], cached: int, n_ctx: int) -> list[str]:
+@dataclass(slots=True)
+class Totals:
+    """What all answers of a conversation came to here, those taken back too."""
+
+    answers: int = 0
+    tokens: int = 0
+    cycles: int = 0
+    seconds: float = 0.0
+
+    def add(self, answer: Answer) -> None:
+        """One more."""
+        self.answers += 1
+        self.tokens += answer.stats.generated
+        self.cycles += answer.stats.cycles
+        self.seconds += answer.stats.total_s
+
+
+def report(last: Answer | None, totals: Totals, cached: int, n_ctx: int) -> list[str]:
     """Lines on the last answer and on the whole conversation. `cached` of `n_ctx` tokens are in use."""
-    if not answers:
-        return [f"no answer yet; context 0 of {n_ctx} tokens"]
-    last = answers[-1]
+    gone = "the last answer has no figures here: it was taken back, or another model's" if totals.answers else None
+    lines = _last(last) if last is not None else [gone or "no answer yet"]
+    if totals.answers:
+        rate = f" in {totals.seconds:.1f} s" if totals.seconds else ""
+        lines.append(
+            f"in all:       {_count(totals.answers, 'answer')}, {_count(totals.tokens, 'token')} in "
+            f"{_count(totals.cycles, 'cycle')}{rate}"
+        )
+    lines.append(f"context:      {cached} of {n_ctx} tokens")
+    return lines
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+def _last(last: Answer) -> list[str]:
     lines = ["last answer:  " + line(final_figures(last, ["any"]), 1000, final=True)]
     for name, method in last.stats.by_method.items():
         lines.append(
@@ -28,13 +59,6 @@ def report(answers: Sequence[Answer], cached: int, n_ctx: int) -> list[str]:
             f"  prompt: {last.prompt_length} tokens, {last.timing.prompt_tokens} of them decoded; "
             f"first token after {last.timing.first_token_s:.2f} s"
         )
-    tokens = sum(a.stats.generated for a in answers)
-    cycles = sum(a.stats.cycles for a in answers)
-    seconds = sum(a.stats.total_s for a in answers)
-    count = f"{len(answers)} answer{'s' if len(answers) > 1 else ''}"
-    rate = f" in {seconds:.1f} s" if seconds else ""
-    lines.append(f"in all:       {count}, {tokens} tokens in {cycles} cycles{rate}")
-    lines.append(f"context:      {cached} of {n_ctx} tokens")
     return lines
 
 

@@ -84,8 +84,10 @@ def measure(given: argparse.Namespace) -> int:
 
     def went(chat: Chat, recall_s: float = 0.0) -> Went:
         chat.ask(LAST)
-        timing = chat.answers[-1].timing
-        return Went(recall_s, timing.first_token_s or 0.0, timing.prompt_tokens, chat.answers[-1].said)
+        last = chat.last
+        assert last is not None
+        timing = last.timing
+        return Went(recall_s, timing.first_token_s or 0.0, timing.prompt_tokens, last.said)
 
     def resumed(name: str) -> Went:
         with closing(opened()) as model:
