@@ -8,8 +8,9 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from scripted import GREEDY, run, said
+from simulation import Clock
 
-from specli.core.decoding import Rules
+from specli.core.decoding import Rules, decode, sync
 from specli.core.pacing import CPU_SHAPE, GPU_SHAPE, Acceptance, Costs, FixedPacer, ProfitPacer
 from specli.core.sampling import SamplingParams
 from specli.core.table_model import TableModel
@@ -211,6 +212,11 @@ def test_what_lies_behind_a_miss_teaches_nothing() -> None:
 # drafts that cost time
 
 
+def offered(paced: ProfitPacer, draft: Draft, seconds: float = 0.1) -> Draft:
+    paced.drafted(draft, seconds)
+    return paced.choose(draft, 1)
+
+
 def test_a_costly_drafter_is_silent_but_for_probes() -> None:
     """Of one token each, and what they lose in all stays within its share of the time."""
     paced, tried, n = pacer(STEEP), [], 3000
@@ -218,7 +224,7 @@ def test_a_costly_drafter_is_silent_but_for_probes() -> None:
         if paced.goes_on("m", (), 4):
             tried.append(at)
             assert not paced.goes_on("m", (0.1,), 4)
-            draft = paced.choose(Draft((1,), "m", confidence=(0.1,)), 1)
+            draft = offered(paced, Draft((1,), "m", confidence=(0.1,)))
             assert len(draft) == 1
             paced.observe([0], cycle(draft, 0))
         else:
@@ -236,7 +242,7 @@ def test_accepted_probes_bring_it_back() -> None:
         count = 0
         for _ in range(cycles):
             if paced.goes_on("m", (), 1):
-                draft = paced.choose(Draft((1,), "m", confidence=(0.99,)), 1)
+                draft = offered(paced, Draft((1,), "m", confidence=(0.99,)))
                 paced.observe([0], cycle(draft, len(draft) * accepted))
                 count += 1
             else:
@@ -265,9 +271,82 @@ def test_drafting_and_verifying_are_weighed_in_one_unit(fixed_width: int | None)
     for paced, draft_s in ((cheap, 0.0001), (dear, 0.002)):
         paced.observe([0], plain(0.001))
         for _ in range(5):
+            paced.drafted(draft, draft_s)
             paced.observe([0], cycle(draft, 1, draft_s, verify_s=0.001))
     assert cheap.goes_on("m", (0.9,), 3)
     assert not dear.goes_on("m", (0.9,), 3)
+
+
+class Timed(TableModel):
+    """A draft model whose every decode takes `seconds` of `clock`."""
+
+    def __init__(self, table: np.ndarray, seconds: float, clock: Clock) -> None:
+        super().__init__(table)
+        self.seconds, self.clock = seconds, clock
+
+    def decode(self, tokens: Sequence[int], rows: int = 1) -> np.ndarray:
+        self.clock.now += self.seconds
+        return super().decode(tokens, rows)
+
+
+class Heads(ModelDrafter):
+    method = "draft-mtp"
+
+
+@pytest.mark.parametrize("rival", [None, 0.1])
+def test_a_drafter_is_charged_for_its_own_time(rival: float | None) -> None:
+    """…and not for that of others that were asked in the same cycle."""
+    rng = np.random.default_rng(0)
+    table = rng.normal(0, 3, (64, 64)).astype(np.float32)
+    worse = table + rng.normal(0, 2, (64, 64)).astype(np.float32)
+    clock = Clock()
+    steps = {"draft-mtp": 0.1, "draft-model": 0.05}
+    paced = ProfitPacer(Costs({1: 1.0, 64: 7.3}, measured=True), steps=steps)
+    drafters = [ModelDrafter(Timed(table, 0.05, clock), paced, 64, 4)]
+    if rival is not None:
+        drafters.insert(0, Heads(Timed(worse, rival, clock), paced, 64, 4))
+    history = [1, 2]
+    target = Timed(table, 1.0, clock)
+    sync(target, history[:-1], 16)
+    rules = Rules(GREEDY, max_tokens=400, compete=True)
+    drafted = {c.draft.method for c in decode(target, history, drafters, rules, paced, clock)}
+    assert "draft-model" in drafted
+    learned = paced.learned_steps(1)
+    # a draft of four that was accepted in full is read up by one more decode
+    assert 0.05 - 1e-9 <= learned["draft-model"] <= 0.05 * 5 / 4 + 1e-9
+    if rival is not None:
+        assert learned["draft-mtp"] >= rival - 1e-9
+
+
+def test_all_that_was_drafted_is_paid_for() -> None:
+    """By the rate that drafting must beat, whichever of two drafts was used."""
+
+    def rate(second: bool) -> float:
+        paced = ProfitPacer(Costs({1: 1.0, 64: 1.0}, frozen=True), steps={"a": 0.5, "b": 0.5})
+        for _ in range(20):
+            first = Draft((1, 1), "a", confidence=(0.9, 0.9))
+            paced.drafted(first, 0.0)
+            if second:
+                paced.drafted(Draft((1,), "b", confidence=(0.9,)), 0.0)
+            paced.observe([0], cycle(first, 2))
+        return paced._rate()
+
+    assert rate(False) == pytest.approx(3 / 2.0)
+    assert rate(True) == pytest.approx(3 / 2.5)
+
+
+def test_a_probe_counts_as_one_though_another_is_asked_behind_it() -> None:
+    """…or the share of the time that probes may lose would not bound them."""
+    paced, n = ProfitPacer(Costs(STEEP, frozen=True), steps={"dear": 50.0}), 1000
+    probes = 0
+    for _ in range(n):
+        draft = NO_DRAFT
+        if paced.goes_on("cheap", (), 4):
+            draft = offered(paced, Draft((1,), "cheap", confidence=(0.1,)))
+            probes += 1
+        assert not paced.goes_on("dear", (), 4)
+        paced.observe([0], cycle(draft, 0))
+    assert 1 <= probes <= ProfitPacer.PROBE_SHARE * n / 1.25 + 1
 
 
 def test_a_sampled_draft_is_not_cut_for_what_was_drawn() -> None:
@@ -300,6 +379,9 @@ class Watched(ProfitPacer):
     def __init__(self, costs: Costs, slow: float) -> None:
         super().__init__(costs)
         self.slow = slow
+
+    def drafted(self, draft: Draft, seconds: float) -> None:
+        super().drafted(draft, seconds + self.slow)
 
     def observe(self, history: Sequence[int], cycle: Cycle) -> None:
         times = (cycle.draft_s + self.slow, cycle.verify_s + self.slow / 9, cycle.total_s + 2 * self.slow)

@@ -96,7 +96,12 @@ def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 def propose(
-    drafters: Sequence[Drafter], history: Sequence[int], limit: int, pacer: Pacer, compete: bool = False
+    drafters: Sequence[Drafter],
+    history: Sequence[int],
+    limit: int,
+    pacer: Pacer,
+    compete: bool = False,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> Draft:
     """The first draft, in the drafters' order, that has something to say and pays.
 
@@ -105,7 +110,10 @@ def propose(
     best = NO_DRAFT
     if limit > 0:
         for drafter in drafters:
-            draft = pacer.choose(drafter.propose(history, limit).first(limit), len(history))
+            began = clock()
+            proposed = drafter.propose(history, limit).first(limit)
+            pacer.drafted(proposed, clock() - began)
+            draft = pacer.choose(proposed, len(history))
             if draft.tokens:
                 best = draft
                 if not compete:
@@ -146,7 +154,7 @@ def decode(
             return
         asked = clock()  # what the caller did since the last cycle is nobody's drafting
         limit = min(rules.exact_width or target.max_rows, room, room if left is None else left) - 1
-        draft = propose(drafters, history, limit, pacer, rules.compete)
+        draft = propose(drafters, history, limit, pacer, rules.compete, clock)
         drafted = clock()
 
         tokens = [history[-1], *draft.tokens]

@@ -34,8 +34,13 @@ class Pacer(Protocol):
         """A new answer starts."""
         ...
 
+    def drafted(self, draft: Draft, seconds: float) -> None:
+        """A drafter was asked and proposed `draft`, whether it will be used or not: that took so long."""
+        ...
+
     def choose(self, draft: Draft, depth: int) -> Draft:
-        """As much of a finished `draft` as pays; `depth` is the length of the history."""
+        """As much of a finished `draft` as pays; `depth` is the length of the history. What is kept of a
+        draft with q must not hang on what was drawn, or it is not distributed as q any more."""
         ...
 
     def goes_on(self, method: str, confidence: Sequence[float], limit: int) -> bool:
@@ -74,6 +79,9 @@ class FixedPacer:
         self._acceptance = Acceptance()
 
     def begin(self) -> None:
+        pass
+
+    def drafted(self, draft: Draft, seconds: float) -> None:
         pass
 
     def choose(self, draft: Draft, depth: int) -> Draft:
@@ -132,17 +140,18 @@ class ProfitPacer:
         self._emitted, self._spent = 0.0, 0.0  # of the latest cycles, for the rate
         self._time, self._lost = 0.0, 0.0  # of all cycles; lost by probes
         self._said = 0  # tokens of all cycles
-        self._probing: str | None = None
+        self._probing = False  # whether the drafter that is asked probes
+        self._probed = False  # whether one did in this cycle
         self._trust: dict[str, int] = {}
-        self._joined = False  # a drafter read up in this cycle: its time says nothing of a step's
+        self._joined = False  # the drafter that is asked reads up: its time says nothing of a step's
         self._bar = -math.inf  # worth of the best draft of this cycle so far, which another must beat
-        self._drafter, self._drafted = "", 0  # what a neural drafter drafted in this cycle, used or not
+        self._drafting = 0.0  # what all that was drafted in this cycle costs, used or not
 
     def begin(self) -> None:
         self._first = True
         self._shadow = None  # it foretold another answer
-        self._probing, self._drafted = None, 0
-        self._bar = -math.inf
+        self._probing = self._probed = self._joined = False
+        self._bar, self._drafting = -math.inf, 0.0
 
     # -- how long ---------------------------------------------------------------------------------
 
@@ -155,10 +164,9 @@ class ProfitPacer:
         if not draft.confidence and self._shadow is None:
             self._shadow = _Shadow(draft, depth)
         if draft.confidence:
-            self._drafter, self._drafted = draft.method, len(draft)
             for chance in chances:  # dropped or not: so likely is a token of this drafter to be accepted
                 self.acceptance.learn(draft.method, -1, chance)
-            if self._probing is not None:
+            if self._probing:
                 return draft.first(1)  # enough to learn from
         if draft.q is not None:  # dropping tokens for what was drawn would bias what is proposed
             return draft
@@ -180,11 +188,10 @@ class ProfitPacer:
 
     def _choose_tree(self, draft: Draft, tree: Tree) -> Draft:
         """The likeliest nodes, as many as pay, of a tree that was drafted at a cost already paid."""
-        self._drafter, self._drafted = draft.method, tree.levels
         if tree.levels:
             for chance in _first_chances(draft, tree):
                 self.acceptance.learn(draft.method, -1, chance)
-        if self._probing is not None:
+        if self._probing:
             return draft.first(1)
         if draft.q is not None:
             return draft
@@ -197,7 +204,7 @@ class ProfitPacer:
     def prices(self, method: str, limit: int) -> Prices:
         if self._fixed_width is None:
             limit = max(1, min(limit, self.costs.reach - 1))
-        if self._probing is not None:
+        if self._probing:
             limit = 1  # enough to learn from
         cost, rate = self._verify_costs(limit + 1), self._rate()
         typical = self.acceptance.rate(method, -1, self.FIRST_CHANCE)
@@ -217,8 +224,8 @@ class ProfitPacer:
         if drafted >= limit or self._measures_plain():
             return False
         if drafted == 0:
-            self._probing = None
-        elif self._probing is not None:
+            self._probing = False
+        elif self._probing:
             return False
         cost, rate, step = self._verify_costs(limit + 1), self._rate(), self._step(method)
         emitted, survive = 1.0, 1.0
@@ -234,7 +241,7 @@ class ProfitPacer:
             if emitted - rate * (cost[k + 1] + (k - drafted) * step) > stop:
                 return True
         if drafted == 0 and self._may_probe(step + cost[2] - cost[1]):
-            self._probing = method
+            self._probing = self._probed = True
             return True
         return False
 
@@ -297,6 +304,13 @@ class ProfitPacer:
 
     # -- learning ---------------------------------------------------------------------------------
 
+    def drafted(self, draft: Draft, seconds: float) -> None:
+        if draft.confidence and draft.steps:
+            if not self.costs.frozen and not self._joined:
+                self._steps.setdefault(draft.method, deque(maxlen=9)).append(seconds / draft.steps)
+            self._drafting += draft.steps * self._step(draft.method)
+        self._joined = False
+
     def observe(self, history: Sequence[int], cycle: Cycle) -> None:
         self._bar = -math.inf
         if not self._first:  # the first decode after a prompt warms up
@@ -304,37 +318,29 @@ class ProfitPacer:
         self._first = False
         draft, verdict = cycle.draft, cycle.verdict
         if draft.tree is not None:
-            self._learn_tree(cycle, draft.tree)
+            self.acceptance.learn_tree(cycle)
         elif draft.confidence:
             self._learn_neural(cycle)
         elif draft.tokens and verdict.accepted == len(draft):
             trust = self._trust.get(draft.method, self.FIRST_TRUST)
             self._trust[draft.method] = max(trust, 2 * len(draft))
-        spent = self._step(self._drafter) * self._drafted + self._verify_costs(cycle.width)[cycle.width]
-        self._drafted = 0
+        spent = self._drafting + self._verify_costs(cycle.width)[cycle.width]
         self._emitted = self._emitted * self.MEMORY + len(verdict.tokens)
         self._spent = self._spent * self.MEMORY + spent
         self._time += spent
         self._said += len(verdict.tokens)
-        if self._probing is not None:
+        if self._probed:
             self._lost += max(0.0, spent - len(verdict.tokens) * self._verify_costs(1)[1])
-            self._probing = None
-        self._joined = False
+        self._probing = self._probed = False
+        self._drafting = 0.0
         if self._shadow is not None and self._shadow.resolve(history, self.acceptance):
             self._shadow = None
 
     def _learn_neural(self, cycle: Cycle) -> None:
         draft, verdict = cycle.draft, cycle.verdict
-        if not self.costs.frozen and not self._joined:
-            self._steps.setdefault(draft.method, deque(maxlen=9)).append(cycle.draft_s / len(draft))
         for i in range(verdict.tested):
             accepted = i < verdict.accepted
             self.acceptance.learn(draft.method, confidence_bucket(draft.confidence[i]), float(accepted))
-
-    def _learn_tree(self, cycle: Cycle, tree: Tree) -> None:
-        if tree.levels and not self.costs.frozen and not self._joined:
-            self._steps.setdefault(cycle.draft.method, deque(maxlen=9)).append(cycle.draft_s / tree.levels)
-        self.acceptance.learn_tree(cycle)
 
 
 def _first_chances(draft: Draft, tree: Tree) -> list[float]:
