@@ -15,6 +15,7 @@ from specli.core.decoding import Rules, decode, sync
 from specli.core.pacing import FixedPacer
 from specli.core.sampling import SamplingParams
 from specli.drafters.model import ModelDrafter
+from specli.engine import backend
 from specli.engine.context import Context, ContextParams
 from specli.engine.gguf import read_header
 from specli.engine.model import Model, ModelParams
@@ -48,6 +49,23 @@ def test_prompts_longer_than_a_batch(model: Model, n_batch: int, n_ubatch: int, 
         got = np.concatenate([got.copy(), small.decode([7], rows=1)])
         wanted = np.concatenate([big.decode(tokens, rows=rows).copy(), big.decode([7], rows=1)])
         assert np.abs(got - wanted).max() < 0.5
+
+
+def test_a_context_that_is_refused_after_it_was_opened_is_freed(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lib = backend.load_library()
+    opened, freed = [], []
+    init, free = lib.llama_init_from_model, lib.llama_free
+    monkeypatch.setattr(lib, "llama_init_from_model", lambda *a: opened.append(init(*a)) or opened[-1])
+    monkeypatch.setattr(lib, "llama_free", lambda handle: freed.append(handle) or free(handle))
+    with pytest.raises(EngineError, match="does not hand out layers"):
+        Context(model, ContextParams(256, layers=(1, 99)))
+    assert len(opened) == 1
+    assert freed == opened
+    with Context(model, ContextParams(256)) as context:
+        context.close()  # and once more at the end
+    assert freed == opened
 
 
 def test_a_failed_decode_leaves_a_usable_cache(model: Model) -> None:

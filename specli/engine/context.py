@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Any
 
@@ -64,8 +65,15 @@ class Context:
         self._latest_rows = 0  # rows of the latest decode: these can always be dropped
         self._debug = debugging()
         self._follower: Follower | None = None
-        self._handle: Any = open_handle(model, params)
         self._n_vocab = model.vocab.n_tokens
+        self._handle: Any = open_handle(model, params)
+        with ExitStack() as owned:  # freed here if what follows fails, else by `close`
+            owned.callback(self._lib.llama_free, self._handle)
+            self._set_up(owned)
+            self._owned = owned.pop_all()
+
+    def _set_up(self, owned: ExitStack) -> None:
+        model, params = self.model, self.params
         self._n_ctx = int(self._lib.llama_n_ctx(self._handle))
         self.snapshots = int(self._lib.llama_n_rs_seq(self._handle))
         self.rollback = self._rollback_kind()
@@ -84,8 +92,9 @@ class Context:
         self._source = open_source(self._handle, model, params.hidden, params.layers)
         keep = 256 if params.layers else 1024  # such rows are some times as wide
         self.hidden = None if self._source is None else HiddenRows(self._source.width, keep)
-        self._batch = self._lib.llama_batch_init(params.n_batch, 0, 1)
         n = params.n_batch
+        self._batch = self._lib.llama_batch_init(n, 0, 1)
+        owned.callback(self._lib.llama_batch_free, self._batch)
         self._b_token = np.ctypeslib.as_array(self._batch.token, (n,))
         self._b_pos = np.ctypeslib.as_array(self._batch.pos, (n,))
         self._b_logits = np.ctypeslib.as_array(self._batch.logits, (n,))
@@ -93,6 +102,7 @@ class Context:
         for i in range(n):
             self._batch.seq_id[i][0] = 0
         self._tree = Branches(self._lib, self.memory, params.branches, params.max_rows)
+        owned.callback(self._tree.close)
         self._rows_at = 0
         self._rows: Logits = np.empty((0, self._n_vocab), np.float32)
 
@@ -332,11 +342,8 @@ class Context:
 
     def close(self) -> None:
         """Free the cache. Safe to call twice."""
-        if self._handle is not None:
-            self._lib.llama_batch_free(self._batch)
-            self._tree.close()
-            self._lib.llama_free(self._handle)
-            self._handle = None
+        self._owned.close()
+        self._handle = None
 
     def __enter__(self) -> Context:
         return self
