@@ -103,14 +103,14 @@ def test_every_command_at_a_keyboard(chat: Open, tmp_path: Path) -> None:
     assert "tok/s" in t.types("class Words:")
     assert "1 answer," in t.types("/stats")
     assert "at temperature 0 the answer is the same" in t.types("/regen")
-    assert "characters went to the terminal's clipboard" in t.types("/copy")
+    assert "sent to the terminal (OSC 52; some terminals ignore it): " in t.types("/copy")
     (copied,) = re.findall(r"\x1b\]52;c;([A-Za-z0-9+/=]*)\x07", t.terminal.screen)
     assert base64.b64decode(copied).decode() == texts(saved(tmp_path)[0])[1] != ""
     t.types("/edit")
     assert texts(saved(tmp_path)[0])[0] == "class Edited:"
     assert saved(tmp_path)[0]["messages"][0]["files"][0]["text"] == "alpha beta\n```\n"  # type: ignore[index]
     assert "temp = 0.0" in t.types("/set temp") and "temp = 0.7" in t.types("/set temp 0.7")
-    assert "did you mean temp?" in t.types("/set tmep 1") and "--temp must be 0 to 1000" in t.types(
+    assert "did you mean temp?" in t.types("/set tmep 1") and "temp must be 0 to 1000" in t.types(
         "/set temp -1"
     )
     assert "draft-n-max = 4" in t.types("/set") and "chat --continue --ctx-size 9" in t.types(
@@ -192,7 +192,8 @@ def test_ctrl_c_during_a_long_prompt(chat: Open, tmp_path: Path, presses: int) -
     t.terminal.press(CTRL_C * presses)  # an impatient one is no other wish
     t.terminal.sees("stopped before an answer began")
     t.waits()
-    assert texts(saved(tmp_path)[0]) == []  # as if it had not been asked
+    assert saved(tmp_path) == []  # as if it had not been asked
+    assert "with the next question: " in t.types("/show") and "no longer" in t.types("/read -")
     assert "tok/s" in t.types("def after():")
     t.terminal.press(CTRL_D)
     assert t.terminal.ends() == 0 and "Traceback" not in t.terminal.text
@@ -325,7 +326,9 @@ def test_a_disk_that_refuses_is_said_once_and_the_chat_goes_on(model: Loaded, tm
 @pytest.mark.parametrize(
     ("name", "text", "value"),
     [("temp", "0.5", 0.5), ("temp", "1", 1), ("top-k", "7", 7), ("fixed", "on", True), ("fixed", "no", False),
-     ("stop", "END", ["END"]), ("stop", '["a", "b"]', ["a", "b"]), ("logit-bias", "5+1 6-2", ["5+1", "6-2"]),
+     ("stop", "END", ["END"]), ("stop", '["a", "b"]', ["a", "b"]), ("stop", r'"\n\n"', ["\n\n"]),
+     ("stop", "a b", ["a b"]), ("logit-bias", "5+1 6-2", ["5+1", "6-2"]), ("logit-bias", "5=1 =-2", ["5+1", "=-2"]),
+     ("logit-bias", "5=-1.5", ["5-1.5"]),
      ("seed", "default", None), ("verify", "coupled", "coupled"), ("temp", "hot", "hot")],
 )  # fmt: skip
 def test_typed_values(name: str, text: str, value: object) -> None:
@@ -386,6 +389,8 @@ def test_completion(piped: Chat, tmp_path: Path) -> None:
     assert offered("/load m") == ["mine"] and offered("/profile co") == ["code"]
     assert offered("/spec draft-self,ngram-s") == ["draft-self,ngram-simple"]
     assert offered("/set verify c") == ["verify coupled"] and "temp" in offered("/set te")
+    about = completion(piped, "/load m").about
+    assert about is not None and about("mine") == "1 turn · hello"
     assert completion(piped, "/read a").files and completion(piped, "/model a").files
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 _TRUE, _FALSE = ("true", "on", "yes"), ("false", "off", "no")
 _DEFAULT = "default"
+_SPLIT = re.compile(r"([^\s=]*)\s*=?\s*(.*)", re.DOTALL)  # as it is typed, or as it is shown: with =
+_AMOUNT = re.compile(r"(.+)=([+-]?)([\d.]+)")
+_WRITTEN = {"texts": ', as in END or ["a", "b"]', "table": ", as in 15+2.5 or 15=2.5"}
 _AT_LOAD = ("types", "exact", "exact-width", "same-vocab", "tree", "self-method")
 """Of who drafts and how: these decide what is loaded, and how a context is laid out."""
 
@@ -46,20 +50,22 @@ def value_of(key: Key, text: str) -> object:
                 continue
     if key.kind == "texts":
         return _list(text)
-    return text.split() if key.kind == "table" else text
+    if key.kind == "table":
+        return [_AMOUNT.sub(lambda m: m[1] + (m[2] or "+") + m[3], each) for each in text.split()]
+    return text
 
 
 def _list(text: str) -> object:
-    """A list as JSON writes it, or one text as it is."""
+    """A list or a text as JSON writes it, or one text as it is."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
         return [text]
-    return found if isinstance(found, list) else [text]
+    return found if isinstance(found, list) else [found] if isinstance(found, str) else [text]
 
 
 def _set(chat: Chat, argument: str) -> None:
-    name, _, text = argument.partition(" ")
+    name, text = _SPLIT.fullmatch(argument).groups()  # type: ignore[union-attr]  # it matches everything
     if not name:
         chat.screen.say("what can be set now (/set KEY VALUE; the value default takes it back):")
         for each in CHANGEABLE:
@@ -80,9 +86,12 @@ def _set(chat: Chat, argument: str) -> None:
         )
     text = text.strip()
     if not text:
-        chat.screen.say(f"{_now(chat, key)}  {key.help}: {key.bounds}")
+        chat.screen.say(f"{_now(chat, key)}  {key.help}: {key.bounds}{_WRITTEN.get(key.kind, '')}")
         return
-    chat.model.set(key, value_of(key, text))
+    try:
+        chat.model.set(key, value_of(key, text))
+    except UsageError as error:
+        raise UsageError(str(error).replace(key.flag, key.name)) from error
     chat.screen.say(_now(chat, key))
 
 
