@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import shutil
 import weakref
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from specli.cli.loaded import Loaded
 from specli.engine.model import Model, ModelParams
 from specli.errors import EngineError, SpecliError
 from specli.interrupts import Interrupts
+from specli.ui.figures import final_figures, line
 
 FILE = Attached("a.txt", "alpha beta")
 TOO_LONG = "word " * 3000
@@ -222,6 +224,16 @@ def test_only_the_last_answer_is_held(model: Loaded, shelf: Shelf) -> None:
     talk.run(QUESTIONS[1:2])
     gc.collect()
     assert first() is None and talk.totals.answers == 2 and talk.totals.tokens == 12
+
+
+def test_an_answer_of_one_cycle_says_how_long_it_took(model: Loaded, shelf: Shelf) -> None:
+    talk = talk_over(model, shelf)
+    talk.run(["/set max-tokens 4", "/set fixed on", "/set logit-bias 300+100", "a", "a"])
+    talk.run([f"/set {name} default" for name in ("max-tokens", "fixed", "logit-bias")])
+    assert talk.all[1].stats.cycles == 1 and talk.all[1].stats.generated == 4
+    shown = line(final_figures(talk.all[1], model.methods), 100, final=True)
+    assert re.fullmatch(r"4 tokens · in \d\.\d\d s · 100% accepted · 4\.00/cycle · draft-self.*", shown)
+    assert " tok/s " in line(final_figures(talk.all[0], model.methods), 100, final=True)
 
 
 # -- exact mode ---------------------------------------------------------------------------------

@@ -15,10 +15,12 @@ _RECENT = 8  # cycles without a draft after which drafting counts as paused
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What there is to show; None for what was not measured. `method`: who drafts."""
+    """What there is to show; None for what was not measured. `method`: who drafts; `seconds`: of all cycles, where
+    there was only one, which has no rate."""
 
     tokens: int
     rate: float | None
+    seconds: float | None
     acceptance: float | None
     mean_length: float | None
     method: str
@@ -58,6 +60,7 @@ def _figures(answer: Answer, method: str) -> Figures:
     return Figures(
         tokens=stats.generated,
         rate=stats.tokens_per_second,
+        seconds=stats.total_s if stats.cycles == 1 and stats.generated > 1 else None,
         acceptance=stats.acceptance_rate,
         mean_length=stats.mean_accepted_length,
         method=method.replace("draft-self-layers", "draft-self (layers)"),
@@ -100,6 +103,8 @@ def _parts(f: Figures, final: bool) -> list[_Part]:
     if f.rate is not None:
         rate = f"{f.rate:.1f}" if f.rate < 100 else f"{f.rate:.0f}"
         parts.append(_Part(f"{rate} tok/s", f"{rate} tok/s", f"{rate} t/s", 9))
+    elif f.seconds is not None:
+        parts.append(_Part(f"in {f.seconds:.2f} s", f"{f.seconds:.2f} s", f"{f.seconds:.1f}s", 9))
     if f.acceptance is not None:
         share = f"{100 * f.acceptance:.0f}%"
         parts.append(_Part(f"{share} accepted", f"{share} acc", share, 6))
