@@ -17,6 +17,7 @@ from statistics import median
 from types import MappingProxyType
 
 from specli import paths
+from specli.core.costs import interpolated
 from specli.core.types import LanguageModel
 from specli.engine import backend
 from specli.engine.context import Context
@@ -53,32 +54,29 @@ class WidthCosts:
 
     def at(self, width: int) -> float:
         """Seconds at `width`, linear between measured widths and beyond them."""
-        known = sorted(self.seconds)
-        if width in self.seconds or len(known) == 1:
-            return self.seconds[width if width in self.seconds else known[0]]
-        high = next((i for i, w in enumerate(known) if w > width), len(known) - 1)
-        w0, w1 = known[max(high, 1) - 1], known[max(high, 1)]
-        c0, c1 = self.seconds[w0], self.seconds[w1]
-        return c0 + (c1 - c0) * (width - w0) / (w1 - w0)
+        return interpolated(sorted(self.seconds.items()), width)
 
 
 def measure_widths(
     target: LanguageModel,
     enough: Callable[[], bool] = lambda: False,
+    most: int = WIDTHS[-1],
     rounds: int = 5,
     clock: Callable[[], float] = time.perf_counter,
 ) -> WidthCosts:
-    """Time decodes of all WIDTHS behind what the cache holds, which must be at least one token.
+    """Time decodes of all WIDTHS up to `most` behind what the cache holds, which must be at least one token.
 
     In rounds, so that what else the machine does meets all widths alike; `enough()` ends it early once
-    three widths are known. The cache then holds some tokens more.
+    three widths are known. The cache then holds some tokens more; where it is nearly full, it is cut first.
     """
     filler = list(target.tokens)
+    widths = [width for width in _COARSE_FIRST if width <= min(most, target.max_rows)]
+    target.rewind(max(1, target.n_ctx - max(widths) - rounds * len(widths)))
     times: dict[int, list[float]] = {}
     target.decode(filler[:1], rows=1)  # the first decode of all warms up
     for turn in range(rounds):
-        for width in _COARSE_FIRST:
-            if width > target.max_rows or len(target.tokens) + width > target.n_ctx:
+        for width in widths:
+            if len(target.tokens) + width > target.n_ctx:
                 continue
             if enough() and (turn or len(times) >= 3):
                 return _folded(times)

@@ -17,14 +17,15 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from time import perf_counter
 from typing import Any
 
 from specli import paths, profiles
 from specli.assembly import Generator, Request
 from specli.casting import draft_method
 from specli.chat.conversation import Message
+from specli.core.acceptance import break_even, mean_length
 from specli.core.types import Cycle
+from specli.costs import WidthCosts, measure_widths
 from specli.engine import backend
 from specli.engine.gguf import read_header
 from specli.errors import SpecliError
@@ -47,7 +48,6 @@ MACHINE = (
 
 NOISY = 1.3
 _TOKENS = 48  # of each answer
-_REPEATS = 5  # timings of each width, of which the median counts
 _WORTH = 4.0  # tested tokens that the average over all positions is worth at each one
 
 
@@ -99,10 +99,7 @@ class PairFigures:
 
     def speedup_at(self, length: int, rates: Sequence[float] | None = None) -> float:
         """Expected speed over plain decoding with drafts of `length` tokens."""
-        emitted, survive = 1.0, 1.0
-        for rate in (self.rates if rates is None else rates)[:length]:
-            survive *= rate
-            emitted += survive
+        emitted = mean_length((self.rates if rates is None else rates)[:length])
         cycle = self.widths[length] + length * self.draft_s + self.outside_s
         return emitted * (self.widths[0] + self.outside_s) / cycle
 
@@ -124,13 +121,7 @@ class PairFigures:
     @property
     def break_even(self) -> float | None:
         """Acceptance from which on some length pays, the same at every position; None if none would."""
-        if self._best_at(1.0) <= 1.0:
-            return None
-        low, high = 0.0, 1.0
-        for _ in range(30):
-            middle = (low + high) / 2
-            low, high = (low, middle) if self._best_at(middle) > 1.0 else (middle, high)
-        return high
+        return break_even(lambda rate: self._best_at(rate) > 1.0)
 
     @property
     def _lengths(self) -> range:
@@ -157,12 +148,12 @@ def measure(
             answer = generator.answer(_tokens(generator, prompt))
             cycles += [step.cycle for step in answer if step.cycle is not None]
         say("measuring: what the target's decodes cost by width")
-        widths = time_widths(generator)
+        costs = measure_widths(generator.target, most=LENGTH + 1)
     for verdict in (cycle.verdict for cycle in cycles):
         for at in range(verdict.tested):
             tested[at] += 1
             accepted[at] += at < verdict.accepted
-    figures = _fold(cycles, tested, accepted, widths, settings.temp)
+    figures = _fold(cycles, tested, accepted, costs, settings.temp)
     _remember(target, draft, figures)
     return figures
 
@@ -188,37 +179,13 @@ def _tokens(generator: Generator, prompt: str) -> list[int]:
     return generator.prompter.raw(prompt)
 
 
-@dataclass(frozen=True, slots=True)
-class WidthTimes:
-    """Seconds of the target's decode of 1, 2, … rows; `spread` as in PairFigures."""
-
-    seconds: tuple[float, ...]
-    spread: float
-
-
-def time_widths(generator: Generator, most: int = LENGTH + 1, repeats: int = _REPEATS) -> WidthTimes:
-    """Time the target's decodes of 1 to `most` rows behind what its cache holds."""
-    target = generator.target
-    most = min(most, target.max_rows)
-    target.rewind(target.n_ctx - most - most * repeats)
-    filler = list(target.tokens[-1:]) or [0]
-    times: list[list[float]] = [[] for _ in range(most)]
-    for _ in range(repeats):  # in turns, so that what else the machine does meets all widths alike
-        for width, of_width in enumerate(times, start=1):
-            base = len(target.tokens)
-            began = perf_counter()
-            target.decode(filler * width, rows=width)
-            of_width.append(perf_counter() - began)
-            target.rewind(base + 1)  # every cache can drop all rows but the first
-    seconds = [median(each) for each in times]
-    for i in range(len(seconds) - 2, -1, -1):  # fewer rows never take longer: where they did, it was noise
-        seconds[i] = min(seconds[i], seconds[i + 1])
-    spread = median(sorted(each)[-2] / min(each) for each in times)
-    return WidthTimes(tuple(seconds), spread)
+def by_row(costs: WidthCosts) -> tuple[float, ...]:
+    """Seconds of 1, 2, … rows, as many as the longest draft takes, or as were measured."""
+    return tuple(costs.at(width) for width in range(1, min(LENGTH + 1, max(costs.seconds)) + 1))
 
 
 def _fold(
-    cycles: Sequence[Cycle], tested: Sequence[int], accepted: Sequence[int], widths: WidthTimes, temp: float
+    cycles: Sequence[Cycle], tested: Sequence[int], accepted: Sequence[int], costs: WidthCosts, temp: float
 ) -> PairFigures:
     drafting = [c for c in cycles if c.draft.tokens]
     if not drafting:
@@ -226,12 +193,12 @@ def _fold(
     return PairFigures(
         tuple(tested),
         tuple(accepted),
-        widths.seconds,
+        by_row(costs),
         median(c.draft_s / len(c.draft) for c in drafting),
         median(max(0.0, c.total_s - c.draft_s - c.verify_s) for c in cycles),
         sum(len(c.tokens) for c in cycles),
         temp,
-        widths.spread,
+        costs.spread,
     )
 
 
@@ -240,7 +207,7 @@ def _fold(
 
 def _key(target: Path, draft: Path) -> str:
     prints = (read_header(path).fingerprint for path in (target, draft))
-    return " | ".join(["pair 2", *prints, backend.build_id(), backend.processor_id()])
+    return " | ".join(["pair 3", *prints, backend.build_id(), backend.processor_id()])
 
 
 def _file(key: str) -> Path:

@@ -10,6 +10,7 @@ import pytest
 from scripted import GREEDY, run, said
 from simulation import Clock
 
+from specli.core.acceptance import break_even, mean_length
 from specli.core.decoding import Rules, decode, sync
 from specli.core.pacing import CPU_SHAPE, GPU_SHAPE, Acceptance, Costs, FixedPacer, ProfitPacer
 from specli.core.sampling import SamplingParams
@@ -103,6 +104,17 @@ def test_acceptance_starts_at_the_prior_and_follows_what_it_sees() -> None:
     for _ in range(150):
         acceptance.learn("a", 1, True)
     assert acceptance.rate("a", 1, 0.4) > 0.6  # what is long past is forgotten
+
+
+def test_the_mean_length_of_what_a_cycle_emits() -> None:
+    assert mean_length([]) == 1.0
+    assert mean_length([0.5, 0.5, 0.0, 1.0]) == 1.75
+
+
+def test_break_even_is_where_it_begins_to_pay() -> None:
+    assert break_even(lambda rate: rate >= 0.3) == pytest.approx(0.3)
+    assert break_even(lambda rate: True) == pytest.approx(0.0)
+    assert break_even(lambda rate: rate > 1.0) is None
 
 
 # drafts that cost nothing

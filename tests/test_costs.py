@@ -10,6 +10,7 @@ import pytest
 
 from specli import profiles
 from specli.assembly import Generator, Request
+from specli.core.costs import interpolated
 from specli.core.pacing import CPU_SHAPE, Costs, ProfitPacer
 from specli.core.table_model import TableModel
 from specli.core.types import Logits
@@ -64,6 +65,31 @@ def test_what_does_not_fit_is_left_out() -> None:
     costs = measure_widths(model, clock=model.clock)
     assert {1, 2, 33} <= set(costs.seconds) and 64 not in costs.seconds
     assert len(model.tokens) <= 60
+
+
+def test_no_wider_than_asked_for_and_of_the_text_itself() -> None:
+    """One token over and over would be cheaper than text is, for experts and for caches."""
+    model, decoded = timed(), []
+    decode = model.decode
+
+    def noted(tokens: Sequence[int], rows: int = 1) -> Logits:
+        decoded.append(tokens)
+        return decode(tokens, rows)
+
+    model.decode = noted  # type: ignore[method-assign]
+    costs = measure_widths(model, most=9, clock=model.clock)
+    assert tuple(costs.seconds) == tuple(range(1, 10))
+    assert all(len(set(tokens)) == min(len(tokens), 5) for tokens in decoded)
+
+
+def test_a_full_cache_is_cut_to_make_room() -> None:
+    model = timed(n_ctx=100)
+    model.decode([1, 2, 3] * 31, rows=0)
+    assert tuple(measure_widths(model, most=9, clock=model.clock).seconds) == tuple(range(1, 10))
+
+
+def test_a_width_alone_stands_for_all() -> None:
+    assert interpolated([(4, 2.0)], 9) == WidthCosts({4: 2.0}).at(9) == 2.0
 
 
 def test_it_ends_early_with_the_widths_that_say_most() -> None:

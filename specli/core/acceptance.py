@@ -7,7 +7,10 @@ the draft tokens before it), for neural drafts the drafter's own confidence.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import mul
 
 from specli.core.types import Cycle
 
@@ -39,10 +42,9 @@ class Acceptance:
 
     DECAY = 0.99  # forgets with a half-life of about 70 observations of the class
     WEIGHT = 8.0  # observations that the prior is worth
-    CAUTION = (
-        1.5  # rejections of copies expected at first, over what the prior foretells: a draft that is not
-    )
-    # used is judged all the same, so waiting for proof costs little, and early texts repeat least
+    # rejections of copies expected at first, over what the prior foretells: a draft that is not used is judged
+    # all the same, so waiting for proof costs little, and early texts repeat least
+    CAUTION = 1.5
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, int], list[float]] = {}
@@ -98,6 +100,23 @@ class Acceptance:
         seen = self._seen.setdefault((method, bucket), [0.0, 0.0])
         seen[0] = seen[0] * self.DECAY + accepted
         seen[1] = seen[1] * self.DECAY + 1.0
+
+
+def mean_length(rates: Iterable[float]) -> float:
+    """Tokens that a cycle emits on average: 1, and for each place the chance that its draft token and all
+    before it are accepted. `rates`: by place, the tokens before it being accepted."""
+    return float(sum(accumulate(rates, mul, initial=1.0)))
+
+
+def break_even(pays: Callable[[float], bool]) -> float | None:
+    """The acceptance rate from which on `pays` holds, by bisection; None if not even at 1."""
+    if not pays(1.0):
+        return None
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if pays(middle) else (middle, high)
+    return high
 
 
 def _match_bucket(match: int) -> int:

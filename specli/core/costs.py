@@ -108,12 +108,19 @@ class Costs:
 
     def _relative(self, width: int) -> float:
         """The shape at `width`, linear between its points and beyond them."""
-        at = bisect_left(self._shape, (width, 0.0))
-        if at < len(self._shape) and self._shape[at][0] == width:
-            return self._shape[at][1]
-        at = min(max(at, 1), len(self._shape) - 1)
-        (w0, c0), (w1, c1) = self._shape[at - 1], self._shape[at]
-        return c0 + (c1 - c0) * (width - w0) / (w1 - w0)
+        return interpolated(self._shape, width)
+
+
+def interpolated(points: Sequence[tuple[int, float]], width: int) -> float:
+    """The value at `width`, linear between known points, given by ascending width, and beyond them."""
+    at = bisect_left(points, (width, -math.inf))
+    if at < len(points) and points[at][0] == width:
+        return points[at][1]
+    if len(points) == 1:
+        return points[0][1]
+    at = min(max(at, 1), len(points) - 1)
+    (w0, c0), (w1, c1) = points[at - 1], points[at]
+    return c0 + (c1 - c0) * (width - w0) / (w1 - w0)
 
 
 def _between(width: int, known: list[tuple[int, float]]) -> float:

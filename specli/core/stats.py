@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from statistics import median
 
+from specli.core.acceptance import break_even
 from specli.core.types import Cycle
 
 
@@ -41,9 +42,8 @@ class Stats:
     _tested_at: list[int] = field(default_factory=list)
     _accepted_at: list[int] = field(default_factory=list)
     _plain: list[float] = field(default_factory=list)
-    _drafted_tokens: int = (
-        0  # emitted by cycles with a draft, and the time of those without, looking left out
-    )
+    # emitted by cycles with a draft, and the time of those without, looking left out
+    _drafted_tokens: int = 0
     _undrafted_s: float = 0.0
 
     def fold(self, cycle: Cycle, plain_width: int = 1) -> None:
@@ -169,11 +169,7 @@ class Stats:
         length = self.drafted / self.drafting_cycles
         if needed >= length + 1:
             return needed / (length + 1)
-        low, high = 0.0, 1.0
-        for _ in range(40):
-            middle = (low + high) / 2
-            low, high = (middle, high) if _emitted(middle, length) < needed else (low, middle)
-        return high
+        return break_even(lambda rate: _emitted(rate, length) >= needed)
 
     def speedup(self, plain_token_s: float | None = None) -> float | None:
         """What plain decoding would have taken over what it took, first cycle left out.

@@ -11,6 +11,7 @@ from pathlib import Path
 from specli import pairing, profiles, pruned
 from specli.assembly import Generator, Request
 from specli.chat.conversation import Message
+from specli.costs import WidthCosts, measure_widths
 from specli.engine import backend
 from specli.engine.context import ContextParams
 from specli.engine.gguf import Header, read_header
@@ -22,7 +23,7 @@ from specli.engine.traffic import token_bytes
 from specli.errors import Interrupted, ModelFileError, SpecliError, UsageError
 from specli.layers.agreement import ROWS, Jury, Passage
 from specli.layers.search import SHARES, TRIES, Search, Step
-from specli.pairing import LENGTH, PairFigures, WidthTimes
+from specli.pairing import LENGTH, PairFigures, by_row
 from specli.pruned import LayerSet
 from specli.settings import Settings
 from specli.workloads import Workload
@@ -70,7 +71,7 @@ class _Sample:
     """What the whole model wrote, and what its decodes cost by width."""
 
     passages: Sequence[Passage]
-    widths: WidthTimes
+    costs: WidthCosts
 
 
 class Session:
@@ -99,7 +100,7 @@ class Session:
         with self._silencer() as silencer:
             self._progress("reading the answers")
             jury = self._jury(silencer, sample.passages)
-            expected = _Expected(self._header, sample.widths)
+            expected = _Expected(self._header, by_row(sample.costs))
             search = Search(
                 silencer.n_blocks, jury, expected, self._used, self._stop, lambda what: self._progress(what)
             )
@@ -164,7 +165,7 @@ class Session:
                 raise SpecliError(
                     "the model has next to nothing to say to these prompts; give others with --like"
                 )
-            return _Sample(passages, pairing.time_widths(generator))
+            return _Sample(passages, measure_widths(generator.target, most=LENGTH + 1))
 
     def _silencer(self) -> Silencer:
         model = self._plan.model
@@ -248,15 +249,16 @@ def _judgements(blocks: int, sizes: int, parts: int) -> int:
 
 class _Expected:
     """The speed over plain decoding that a set of layers promises, from its agreement alone: a draft token
-    costs as much less as its weights are fewer, and verification what it was timed to cost."""
+    costs as much less as its weights are fewer, and verification what it was timed to cost. `widths`: seconds of
+    1, 2, … rows."""
 
-    def __init__(self, header: Header, widths: WidthTimes) -> None:
-        self._header, self._widths = header, widths
+    def __init__(self, header: Header, widths: Sequence[float]) -> None:
+        self._header, self._widths = header, tuple(widths)
         self._whole = token_bytes(header)
 
     def __call__(self, dropped: frozenset[int], agreement: float) -> float:
         share = token_bytes(pruned_header(self._header, dropped)) / self._whole
-        draft_s = share * self._widths.seconds[0]
+        draft_s = share * self._widths[0]
         tested = (1000,) * LENGTH
         accepted = (round(1000 * agreement),) * LENGTH
-        return PairFigures(tested, accepted, self._widths.seconds, draft_s, 0.0, 0, 0.0).speedup
+        return PairFigures(tested, accepted, self._widths, draft_s, 0.0, 0, 0.0).speedup

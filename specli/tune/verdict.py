@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from specli.core.acceptance import break_even, mean_length
 from specli.costs import WidthCosts
 from specli.keys import Value
 from specli.profiles import Profile
@@ -33,10 +34,7 @@ class Scouted:
 
     def speedup(self, length: int, costs: WidthCosts) -> float:
         """Expected over plain decoding with drafts of `length`, always."""
-        emitted, survive = 1.0, 1.0
-        for rate in self.rates[:length]:
-            survive *= rate
-            emitted += survive
+        emitted = mean_length(self.rates[:length])
         return emitted * costs.at(1) / (costs.at(length + 1) + length * self.step_s)
 
     def lengths(self, costs: WidthCosts, most: int = LONGEST) -> list[int]:
@@ -45,14 +43,7 @@ class Scouted:
 
     def break_even(self, length: int, costs: WidthCosts) -> float | None:
         """Acceptance, the same at every position, from which drafts of `length` pay; None if never."""
-        if Scouted(self.method, (1.0,) * length, self.step_s).speedup(length, costs) <= 1.0:
-            return None
-        low, high = 0.0, 1.0
-        for _ in range(30):
-            middle = (low + high) / 2
-            pays = Scouted(self.method, (middle,) * length, self.step_s).speedup(length, costs) > 1.0
-            low, high = (low, middle) if pays else (middle, high)
-        return high
+        return break_even(lambda rate: replace(self, rates=(rate,) * length).speedup(length, costs) > 1.0)
 
 
 @dataclass(frozen=True, slots=True)
