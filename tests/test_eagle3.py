@@ -250,6 +250,30 @@ def test_after_any_cut_the_head_is_as_a_cold_one(weights: tuple[Model, Model], n
     assert got.confidence == pytest.approx(wanted.confidence, abs=1e-3)
 
 
+@pytest.mark.parametrize("n", [0, 8])
+def test_after_another_long_prompt_the_head_is_as_a_cold_one(weights: tuple[Model, Model], n: int) -> None:
+    """The second is longer than the rows that are kept, and the first nearly as long: what the head still
+    holds of it is no reason to wait."""
+    model, head = weights
+    text = [t for prompt in WIDE for t in prompt]
+    params = ContextParams(1024, 128, 128, 16, flash_attn="off", type_k="f32", type_v="f32", layers=(1, 2, 3))
+    history = [*text[:n], *text[: 600 + n : -1][:600]]
+    with Context(model, params) as warm, Eagle(warm, params, head) as eagle:
+        drafter = EagleDrafter(eagle, FixedPacer(), warm.n_vocab, 5)
+        sync(warm, text[:500], 128)
+        drafter.propose(text[:501], 5)
+        if n == 0:
+            warm.clear()
+        sync(warm, history[:-1], 128)
+        got = drafter.propose(history, 5)
+        eagle.check()
+    with Context(model, params) as cold, Eagle(cold, params, head) as eagle:
+        sync(cold, history[:-1], 128)
+        wanted = EagleDrafter(eagle, FixedPacer(), cold.n_vocab, 5).propose(history, 5)
+    assert got.tokens == wanted.tokens
+    assert got.confidence == pytest.approx(wanted.confidence, abs=1e-3)
+
+
 def test_limits_are_kept(pair: tuple[Context, Eagle]) -> None:
     context, eagle = pair
 

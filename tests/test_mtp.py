@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,6 +31,7 @@ from specli.engine.gguf import read_header
 from specli.engine.model import Model, ModelParams
 from specli.engine.mtp import Heads
 from specli.engine.nextn import file_heads
+from specli.engine.saved import give, take
 from specli.errors import DraftMismatch, ModelFileError, UsageError
 
 PROMPTS = [
@@ -242,6 +244,109 @@ def test_after_any_cut_the_heads_are_as_a_cold_one(
         wanted = confidences(MtpDrafter(heads, FixedPacer(), cold.n_vocab, 5), history)
     assert got[0] == wanted[0]
     assert got[1] == pytest.approx(wanted[1], abs=1e-3)
+
+
+@pytest.mark.parametrize("n", [0, 8])
+def test_after_another_long_prompt_the_heads_are_as_cold_ones(
+    model: Model, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second is longer than the hidden rows that are kept, and the first nearly as long: what the heads
+    still hold of it is no reason to wait."""
+    monkeypatch.setenv("SPECLI_DEBUG_CACHES", "0")
+    text = [t for prompt in WIDE for t in prompt]
+    params = ContextParams(2304, 128, 128, 16, flash_attn="off", type_k="f32", type_v="f32", hidden=True)
+    history = [*text[:n], *(text[::-1] * 2)[:2100]]
+    with Context(model, params) as warm, Heads(warm, params) as heads:
+        drafter = MtpDrafter(heads, FixedPacer(), warm.n_vocab, 5)
+        sync(warm, text[:1990], 128)
+        drafter.propose(text[:1991], 5)
+        if n == 0:
+            warm.clear()
+        sync(warm, history[:-1], 128)
+        got = confidences(drafter, history)
+        heads.check()
+    with Context(model, params) as cold, Heads(cold, params) as heads:
+        sync(cold, history[:-1], 128)
+        wanted = confidences(MtpDrafter(heads, FixedPacer(), cold.n_vocab, 5), history)
+    assert got[0] == wanted[0]
+    assert got[1] == pytest.approx(wanted[1], abs=1e-3)
+
+
+def test_a_prompt_given_up_at_once_leaves_the_heads_in_step(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache was cut to where a hidden row is no longer held, nothing came after it, and what comes then
+    differs from there on."""
+    monkeypatch.setenv("SPECLI_DEBUG_CACHES", "0")
+    text = [t for prompt in WIDE for t in prompt]
+    params = ContextParams(2304, 128, 128, 16, flash_attn="off", type_k="f32", type_v="f32", hidden=True)
+    with Context(model, params) as warm, Heads(warm, params) as heads:
+        sync(warm, text[:2200], 128)
+        heads.catch_up()
+        assert not sync(warm, text[:60], 128, lambda: True)
+        history = [*text[: len(warm.tokens)], *FIVE[0][:20]]
+        sync(warm, history[:-1], 128)
+        got = confidences(MtpDrafter(heads, FixedPacer(), warm.n_vocab, 5), history)
+        heads.check()
+    with Context(model, params) as cold, Heads(cold, params) as heads:
+        sync(cold, history[:-1], 128)
+        wanted = confidences(MtpDrafter(heads, FixedPacer(), cold.n_vocab, 5), history)
+    assert got[0] == wanted[0]
+    assert got[1] == pytest.approx(wanted[1], abs=1e-3)
+
+
+class Failing:
+    """The library, where the decodes of one context fail from some time on."""
+
+    def __init__(self, library: Any, after: int) -> None:
+        self._library, self._left = library, after
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._library, name)
+
+    def llama_decode(self, handle: Any, batch: Any) -> int:
+        self._left -= 1
+        return int(self._library.llama_decode(handle, batch)) if self._left >= 0 else -3
+
+
+@pytest.mark.parametrize("after", [0, 1, 9])
+def test_heads_that_fail_fall_silent_and_the_answers_go_on(tiny_target: Path, after: int) -> None:
+    """While a long prompt is read, while the first draft begins, in the midst of an answer."""
+    prompts = [[t for prompt in WIDE for t in prompt][:700], FIVE[0]]
+    flags: dict[str, object] = {"exact_width": 4, "max_tokens": 12, "ctx_size": 1024}
+    with generator(tiny_target, spec_type="none", **flags) as g:
+        plain, _, _ = answers(g, prompts)
+    with generator(tiny_target, spec_type="draft-mtp", fixed=True, **flags) as g:
+        heads = g.target.follower
+        assert isinstance(heads, Heads)
+        heads._lib = Failing(heads._lib, after)
+        assert answers(g, prompts)[0] == plain
+        silent = [notice for notice in g.notices if "draft-mtp drafts no more" in notice]
+        assert len(silent) == 1 and "failed to run the prediction heads (code -3)" in silent[0]
+        assert not give(g.target, take(g.target))  # they hold nothing that could be kept
+
+
+def test_heads_interrupted_at_work_go_on_in_step(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they had decoded is not counted yet: it goes, and comes again."""
+    monkeypatch.setenv("SPECLI_DEBUG_CACHES", "0")
+    with Context(model, PARAMS) as target, Heads(target, PARAMS) as heads:
+        drafter = MtpDrafter(heads, FixedPacer(), target.n_vocab, 5)
+        sync(target, FIVE[0][:-1], 128)
+        wanted = drafter.propose(FIVE[0], 5)
+        target.clear()
+        sync(target, FIVE[0][:-1], 128)
+        decode, heads._done = heads._done, interrupt  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            drafter.propose(FIVE[0], 5)
+        heads._done = decode  # type: ignore[method-assign]
+        target.clear()
+        sync(target, FIVE[0][:-1], 128)
+        assert drafter.propose(FIVE[0], 5).tokens == wanted.tokens
+        heads.check()
+
+
+def interrupt(_code: int) -> None:
+    raise KeyboardInterrupt
 
 
 def test_limits_on_length_and_confidence_are_kept(model: Model) -> None:

@@ -59,7 +59,10 @@ class BlockDrafter(NeuralDrafter):
     def propose(self, history: Sequence[int], limit: int) -> Draft:
         # the block lies behind the history, with a place for the pending token
         limit = min(limit, self._n_max, self._blocks.n_ctx - len(history))
-        return self._chain(history, limit, lambda: self._block(history[-1], limit), lambda _: self._next())
+        first = history[-1]
+        return self._chain_if_it_can(
+            history, limit, lambda: self._block(first, limit), lambda _: self._next()
+        )
 
     def _block(self, token: int, n: int) -> Row:
         rows = np.array(self._blocks.propose(token, n)[:, : self._n_vocab])

@@ -63,7 +63,7 @@ class MtpDrafter(NeuralDrafter):
 
     def propose(self, history: Sequence[int], limit: int) -> Draft:
         limit = min(limit, self._heads.n_ctx - len(history))
-        return self._chain(
+        return self._chain_if_it_can(
             history,
             limit,
             lambda: self._heads.start(history[-1])[: self._n_vocab],

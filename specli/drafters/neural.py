@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,17 +24,20 @@ from specli.core.noise import Noise, derive
 from specli.core.pacing import Pacer
 from specli.core.sampling import SamplingParams, distribution
 from specli.core.types import NO_DRAFT, Cycle, Distribution, Draft
+from specli.errors import EngineError
 
 Row = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """How the target is sampled in this answer, for drafters that sample alike."""
+    """How the target is sampled in this answer, for drafters that sample alike. `ends`: tokens after which
+    nothing follows, in a draft either."""
 
     sampling: SamplingParams = field(default_factory=lambda: SamplingParams(temp=0.0))
     seed: int = 0
     coupled: bool = False
+    ends: Container[int] = ()
 
 
 @dataclass(slots=True)
@@ -121,13 +124,23 @@ class NeuralDrafter:
                 token = best
             tokens.append(token)
             confidence.append(top)
-            if not self._pacer.goes_on(self.method, confidence, limit):
+            if token in self._voice.ends or not self._pacer.goes_on(self.method, confidence, limit):
                 break
             row = extend(token)
         q = tuple(laws) if sampled and not self._voice.coupled else None
         if not tokens or (q is None and len(tokens) < self._n_min):
             return NO_DRAFT  # a sampled draft stays: its length hangs on what was drawn
         return Draft(tuple(tokens), self.method, q, confidence=tuple(confidence))
+
+    def _chain_if_it_can(
+        self, history: Sequence[int], limit: int, start: Callable[[], Row], extend: Callable[[int], Row]
+    ) -> Draft:
+        """As `_chain`; an engine that fails makes the drafter fall silent: the target can do without it."""
+        try:
+            return self._chain(history, limit, start, extend)
+        except EngineError as error:
+            self.problem = str(error)
+            return NO_DRAFT
 
     def _sound(self, highest: np.float32) -> bool:
         """Whether a row is one of numbers, by its highest value."""

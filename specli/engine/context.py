@@ -210,13 +210,15 @@ class Context:
     def rewind(self, length: int) -> int:
         """See `LanguageModel.rewind`: keep at most `length` tokens, return how many are kept."""
         self._drop_tree()
-        held, length = len(self._tokens), max(0, length)
-        if length >= held:
+        held = len(self._tokens)
+        length = min(max(0, length), held)
+        lost = self.hidden is not None and length > 0 and not self.hidden.holds(length - 1)
+        if length == held and not lost:
             self.memory.end_cycle(held)
             return held
         wanted = self._tokens[:length]
         exactly = length > held - self._latest_rows
-        if self.hidden is not None and length and not self.hidden.holds(length - 1):
+        if lost:
             length -= 1  # decoding this one again is what brings its hidden row back
         kept = self.memory.cut(held, length)
         self._forget_from(kept.length, kept.hidden)

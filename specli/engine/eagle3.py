@@ -52,8 +52,8 @@ class Eagle(SideCache):
         self._f_embd = np.ctypeslib.as_array(self._features.embd, (self._chunk, self._hidden.width))
         for i in range(self._chunk):
             self._features.n_seq_id[i], self._features.seq_id[i][0], self._features.logits[i] = 1, 0, 1
-        self._waiting: Rows = np.empty((1, self._width), np.float32)  # g of the target's latest token
-        self._own = self._waiting  # the head's state of the latest draft token
+        self._pending: Rows = np.empty((1, self._width), np.float32)  # g of the target's latest token
+        self._own = self._pending  # the head's state of the latest draft token
 
     def _length(self, n_tokens: int) -> int:
         return max(0, n_tokens - 1)
@@ -64,20 +64,21 @@ class Eagle(SideCache):
         if end == 0:
             return
         g = self._fused(at, end)
-        self._waiting = g[-1:]
+        self._pending = g[-1:]
         for i in range(at, end - 1, size):
             stop = min(i + size, end - 1)
             self._decode(self._target.tokens[i + 1 : stop + 1], i, g[i - at : stop - at], output=False)
 
     def whole(self) -> tuple[NDArray[np.uint8], ...]:
-        """With the row that waits for its token."""
-        return (*super().whole(), self._waiting.copy().view(np.uint8).reshape(-1))
+        """With the row that waits for its token; nothing where the target has yet to give that one again."""
+        cache = super().whole() if self._hidden.holds(len(self._target.tokens) - 1) else ()
+        return (*cache, self._pending.copy().view(np.uint8).reshape(-1)) if cache else ()
 
     def refill(self, tokens: Sequence[int], parts: Sequence[NDArray[np.uint8]]) -> bool:
         """See `Follower.refill`."""
         if len(parts) != 2 or len(parts[1]) != 4 * self._width or not super().refill(tokens, parts[:1]):
             return False
-        self._waiting = parts[1].view(np.float32).reshape(1, self._width)
+        self._pending = parts[1].view(np.float32).reshape(1, self._width)
         return True
 
     def _fused(self, start: int, stop: int) -> Rows:
@@ -106,7 +107,7 @@ class Eagle(SideCache):
         n = len(self._tokens)
         if n == 0:
             raise EngineError("an EAGLE-3 head drafts only behind a cached token")
-        row = self._step(token, n - 1, self._waiting)
+        row = self._step(token, n - 1, self._pending)
         self._tokens.append(token)  # a true pair, so it stays
         return row
 

@@ -2,7 +2,7 @@
 
 The target's rows say what it has computed; whoever follows them never looks at the target's weights.
 Nothing is told to a side cache but "decoded": what changed in the target's cache since is found by
-comparing tokens when the next draft begins.
+comparing tokens when the next draft begins. Where it cannot keep up it falls silent: the target goes on.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ Self = TypeVar("Self", bound="SideCache")
 class SideCache(ABC):
     """The common part. A subclass opens `_handle` with `_open` and says how its cache is filled.
 
-    `width`: values of one row that goes in beside a token. Close before the target's context.
+    `width`: values of one row that goes in beside a token. `problem`: why it follows no more. Close before the
+    target's context.
     """
 
     BACKLOG = 512  # tokens that may wait to be caught up with
@@ -45,6 +46,7 @@ class SideCache(ABC):
         self._lib, self._ext = backend.load_library(), extension()
         self._tokens: list[int] = []  # the target's tokens that the cache stands for
         self._drafted: list[int] = []  # what it holds behind them
+        self.problem: str | None = None
         self._debug = debugging()
         self._handle: Any = None
         self.n_vocab = model.vocab.n_tokens
@@ -71,11 +73,28 @@ class SideCache(ABC):
 
     def decoded(self) -> None:
         """The target has decoded more. Keeps the backlog short, so that no hidden row is lost."""
-        if len(self._target.tokens) - len(self._tokens) >= self.BACKLOG:
-            self.catch_up()
+        if self._waiting >= self.BACKLOG:
+            self._keeps_up()
+
+    @property
+    def _waiting(self) -> int:
+        """Tokens whose hidden rows are still needed. What the target dropped and decoded anew is among them,
+        however many tokens the cache holds."""
+        return len(self._target.tokens) - min(len(self._tokens), self._hidden.low)
+
+    def _keeps_up(self) -> bool:
+        """Catch up; False if that cannot be done, now and from now on. An answer does not end for it."""
+        if self.problem is None:
+            try:
+                self.catch_up()
+            except EngineError as error:
+                self.problem = str(error)
+        return self.problem is None
 
     def catch_up(self) -> None:
-        """Bring the cache to stand for every token in the target's."""
+        """Bring the cache to stand for every token in the target's. Raises EngineError where it cannot."""
+        if self.problem is not None:
+            raise EngineError(self.problem)
         start = self._common()
         self._cut(start)
         self._feed(start)
@@ -90,9 +109,8 @@ class SideCache(ABC):
         return f"{self.what} {self.model.header.fingerprint}"
 
     def whole(self) -> tuple[NDArray[np.uint8], ...]:
-        """See `Follower.whole`."""
-        self.catch_up()
-        return (state_of(self._lib, self._open_handle()),)
+        """See `Follower.whole`. Nothing where it has fallen silent."""
+        return (state_of(self._lib, self._open_handle()),) if self._keeps_up() else ()
 
     def refill(self, tokens: Sequence[int], parts: Sequence[NDArray[np.uint8]]) -> bool:
         """See `Follower.refill`."""
@@ -126,9 +144,9 @@ class SideCache(ABC):
         return n
 
     def _cut(self, length: int) -> None:
-        """Only what stands for the first `length` tokens stays, nothing drafted."""
-        if length < len(self._tokens) or self._drafted:
-            self._remove(self._length(length))
+        """Only what stands for the first `length` tokens stays, nothing drafted, and nothing that an interrupt
+        kept from being counted."""
+        self._remove(self._length(length))
         del self._tokens[length:]
         self._drafted = []
 
@@ -184,15 +202,16 @@ class SideCache(ABC):
         positions = int(self._lib.llama_memory_seq_pos_max(self._memory, 0)) + 1
         if positions != held:
             raise EngineError(f"the cache of {self.what} holds {positions} positions, not {held}")
-        waiting = len(self._target.tokens) - len(self._tokens)
+        waiting = self._waiting
         if waiting > 0 and not self._hidden.holds(len(self._target.tokens) - waiting):
             raise EngineError(f"{self.what}: {waiting} tokens wait whose hidden rows are gone")
 
     def end_cycle(self) -> None:
         """A cycle is done: in debug mode, catch up and compare the two caches position by position."""
-        if self._debug:
+        if self._debug and self.problem is None:
             self.check()
-            self.catch_up()
+            if not self._keeps_up():
+                return
             self.check()
             if self._tokens != list(self._target.tokens):
                 raise EngineError(f"the cache of {self.what} and the target's hold different tokens")
