@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,33 @@ def test_a_process_that_is_ended_is_started_again() -> None:
     assert template.render(HELLO) == "Hello"
     template.close()
     assert template.render(HELLO) == "Hello"
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no alarm to interrupt with")
+@pytest.mark.parametrize("started", [True, False])
+def test_after_an_interrupt_no_prompt_is_the_one_before(started: bool) -> None:
+    """It came while the answer of the process was awaited: that answer belongs to nobody."""
+    loops = "{% for i in range(50) %}{% for j in range(40000) %}{% endfor %}{% endfor %}"
+    slow = f"{{% if messages[0].content == 'slow' %}}{loops}{{% endif %}}"
+    template = ChatTemplate(slow + "{{ messages[0].content }}", "", "")
+    if not started:
+        template.close()
+    with interrupted_soon(), pytest.raises(KeyboardInterrupt):
+        template.render([{"role": "user", "content": "slow"}])
+    for text in ("one", "two"):
+        assert template.render([{"role": "user", "content": text}]) == text
+
+
+@contextmanager
+def interrupted_soon() -> Iterator[None]:
+    """Ctrl-C, a moment from now."""
+    kept = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, kept)
 
 
 def test_any_text_comes_through_whole() -> None:

@@ -27,9 +27,8 @@ class ChatTemplate:
     """A compiled template. `bos`, `eos`: the texts that it may write as such tokens. `given`: variables of its own
     that it is given."""
 
-    def __init__(self, source: str, bos: str, eos: str, name: str = "chat template") -> None:
+    def __init__(self, source: str, bos: str, eos: str) -> None:
         self.source = source
-        self._name = name
         self.given: Mapping[str, object] = {}
         self._compile = {"source": source, "bos": bos, "eos": eos}
         self._asks_for: frozenset[str] = frozenset()
@@ -62,25 +61,27 @@ class ChatTemplate:
             self._child = None
 
     def _started(self) -> _Child:
-        if self._child is None:
-            self._child = _waiting.pop() if _waiting else _Child()
+        if self._child is None or self._child.midway:
+            self.close()
+            child = _waiting.pop() if _waiting else _Child()
             try:
-                compiled = self._answer(self._child, self._compile)
+                compiled = self._answer(child, self._compile)
             except TemplateRefusal as refusal:
-                self.close()
+                child.end()
                 raise TemplateRefusal(
                     str(refusal).replace(": ", ": not a valid template: ", 1)
                 ) from refusal.__cause__
             self._asks_for = frozenset(compiled["asks_for"])
+            self._child = child
         return self._child
 
     def _answer(self, child: _Child, asked: Mapping[str, Any]) -> dict[str, Any]:
         answer = child.ask(asked)
         if answer is None:
-            self.close()
-            raise TemplateRefusal(f"{self._name}: it does not come to an end in time; use another template")
+            child.end()
+            raise TemplateRefusal("chat template: it does not come to an end in time; use another template")
         if "error" in answer:
-            raise TemplateRefusal(f"{self._name}: {_one_line(str(answer['error']))}")
+            raise TemplateRefusal(f"chat template: {_one_line(str(answer['error']))}")
         return answer
 
 
@@ -95,7 +96,8 @@ def prepare() -> None:
 
 
 class _Child:
-    """The process; ends with this object, or with its parent."""
+    """The process; ends with this object, or with its parent. `midway`: it was asked, and its answer has not been
+    taken: an interrupt came between, or it has ended. Then it is good for nothing more."""
 
     def __init__(self) -> None:
         root, env = child_environment()
@@ -116,6 +118,7 @@ class _Child:
             ) from error
         self.end = weakref.finalize(self, _end, self._process)
         self._ready = False
+        self.midway = False
 
     def ask(self, asked: Mapping[str, Any]) -> dict[str, Any] | None:
         """Its answer; None if it ended, or had to be ended."""
@@ -124,11 +127,16 @@ class _Child:
             self.end()
             raise TemplateRefusal("the process for the chat template does not start; reinstall jinja2")
         self._ready = True
-        with suppress(OSError):
-            self._process.stdin.write(json.dumps(asked).encode() + b"\n")
+        line = json.dumps(asked).encode() + b"\n"
+        self.midway = True
+        try:
+            self._process.stdin.write(line)
             self._process.stdin.flush()
-            return self._read()
-        return None
+            answer = self._read()
+        except OSError:
+            answer = None
+        self.midway = answer is None
+        return answer
 
     def _read(self) -> dict[str, Any] | None:
         assert self._process.stdout is not None
