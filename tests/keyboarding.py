@@ -10,7 +10,7 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -95,13 +95,21 @@ class Terminal:
 
 
 def chat_in(
-    home: Path, *extra: str, columns: int = 80, tokens: int = 12, model: Path | None = TINY, **variables: str
+    home: Path,
+    *extra: str,
+    columns: int = 80,
+    tokens: int = 12,
+    model: Path | None = TINY,
+    under: Sequence[str] = (),
+    **variables: str,
 ) -> Terminal:
-    """`specli chat` on the tiny model, with directories of its own under `home`. `extra`: further options."""
+    """`specli chat` on the tiny model, with directories of its own under `home`, and far from any clipboard.
+    `extra`: further options. `under`: a command that is given this one to run."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("SPECLI_") and k != "NO_COLOR"}
     env |= {f"SPECLI_{name}_DIR": str(home / name) for name in ("CACHE", "CONFIG", "DATA")}
-    env |= {"TERM": "xterm-256color", "PROMPT_TOOLKIT_NO_CPR": "1", "PYTHONUTF8": "1", **variables}
+    env |= {"TMUX": "", "SSH_CONNECTION": "here", "TERM": "xterm-256color"}
+    env |= {"PROMPT_TOOLKIT_NO_CPR": "1", "PYTHONUTF8": "1", **variables}
     options = ["--no-repack", "--threads", "1", "--temp", "0", "--max-tokens", str(tokens)]
     if model is not None:
         options += ["-m", str(model)]
-    return Terminal([sys.executable, "-m", "specli", "chat", *options, *extra], env, columns)
+    return Terminal([*under, sys.executable, "-m", "specli", "chat", *options, *extra], env, columns)

@@ -154,11 +154,11 @@ def _copy(chat: Chat, _: str) -> None:
         chat.screen.complain("there is no answer to copy yet")
         return
     text = chat.last.text if chat.last is not None else answer.text
-    if not clipboard.copy(text, (chat.screen.out, chat.screen.err)):
+    done = clipboard.copy(text, (chat.screen.out, chat.screen.err))
+    if done is None:
         chat.screen.complain("/copy hands the answer to the terminal's clipboard; there is no terminal here")
         return
-    some = "all that allow it" if len(text.encode("utf-8", "replace")) <= clipboard.MOST else "some"
-    chat.screen.say(f"{len(text)} characters went to the terminal's clipboard (OSC 52, which {some} take)")
+    chat.screen.say(f"{done}: {len(text)} character{'s' if len(text) != 1 else ''}")
 
 
 # -- the conversation ---------------------------------------------------------------------------
