@@ -6,7 +6,9 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import stat
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -29,6 +31,7 @@ from specli.engine.model import Model, ModelParams
 from specli.engine.saved import give, prune, read_state, take, unsavable, write_state
 from specli.errors import SessionError, SpecliError
 from specli.ui import terminal
+from specli.ui.listing import age
 from specli.ui.repl import Chat
 
 TALK = Session(
@@ -566,17 +569,34 @@ def test_sessions_are_listed_in_the_shell(kept: Shelf, capsys: pytest.CaptureFix
     }  # fmt: skip
 
 
-def test_a_narrow_terminal_breaks_the_list_between_words(
+def test_each_has_one_row_of_a_terminal(
     kept: Shelf, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert main(["sessions"]) == 0
-    words = capsys.readouterr().out.split()
+    long = "Why is the sky blue and not green, as a pond is? " * 3
+    kept.write("2026-11-30-125919", Session((Message("user", long),), "m", "f"))
     monkeypatch.setattr(terminal, "is_terminal", lambda stream: True)
-    monkeypatch.setattr(terminal, "columns", lambda stream: 30)
+    monkeypatch.setattr(terminal, "columns", lambda stream: 60)
     assert main(["sessions"]) == 0
-    shown = capsys.readouterr().out
-    assert shown.split() == words
-    assert all(len(line) < 30 for line in shown.splitlines() if " " in line)
+    latest, broken, newer, _ = capsys.readouterr().out.splitlines()
+    assert latest == "2026-11-30-125919 · just now · 1 turn · Why is the sky blu…"
+    assert re.fullmatch(r"broken · 19\d\d-\d\d-\d\d · no session in it: Expecting prop.*…", broken)
+    assert newer.endswith("· 1 turn · And blue?") and all(len(row) < 60 for row in (latest, broken, newer))
+    monkeypatch.setattr(terminal, "is_terminal", lambda stream: False)
+    assert main(["sessions"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith(f" · 1 turn · {long.strip()}")  # piped: all of it
+    assert main(["sessions", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["title"] == long[:60]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says"),
+    [(0, "just now"), (59, "just now"), (60, "1 min ago"), (7200, "2 h ago"), (3 * 86400, "3 d ago"),
+     (40 * 86400, "2001-07-31"), (-100_000, "2001-09-10")],
+)  # fmt: skip
+def test_ages(seconds: int, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "localtime", time.gmtime)
+    now = 1_000_000_000.0
+    assert age(now - seconds, now) == says
 
 
 def test_where_none_is_saved_it_is_said(

@@ -61,7 +61,7 @@ class Session:
     def title(self) -> str:
         """The first question's first line."""
         words = next((m.text for m in self.messages if m.role == "user"), "")
-        return " ".join(words.strip().split("\n")[0].split())[:60]
+        return " ".join(words.strip().split("\n")[0].split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +118,14 @@ class Shelf:
 
     def listing(self, most: int | None = None) -> list[Listed]:
         """The `most` latest ones, or all, broken ones too."""
-        return [self._listed(name) for name in self.names()[:most]]
+        return [self.listed(name) for name in self.names()[:most]]
 
     def newest(self) -> str | None:
         """The latest that can be read and in which something was said."""
-        return next((name for name in self.names() if (s := self._listed(name).session) and s.turns), None)
+        return next((name for name in self.names() if (s := self.listed(name).session) and s.turns), None)
 
-    def _listed(self, name: str) -> Listed:
+    def listed(self, name: str) -> Listed:
+        """One of them, broken or not."""
         changed = 0.0
         try:
             changed = (self.folder / f"{name}.json").stat().st_mtime

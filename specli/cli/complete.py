@@ -5,6 +5,8 @@ Asked for at every press of the key, so nothing here reads a model, and what is 
 
 from __future__ import annotations
 
+import glob
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -16,6 +18,8 @@ from specli.settings import KEYS
 
 MOST = 200
 """Names offered at once: a longer list helps nobody."""
+_TITLED = 50  # conversations whose first question is read
+_HEAD = 1 << 20  # characters of a line that are read
 
 
 def models(incomplete: str) -> list[str]:
@@ -65,14 +69,26 @@ def of_key(key: Key) -> Callable[[str], list[str]] | None:
     return choices
 
 
-def sessions(incomplete: str) -> list[str]:
-    """Saved conversations, the latest first."""
+def sessions(incomplete: str) -> list[tuple[str, str]]:
+    """Saved conversations, the latest first, with what they began with, for shells that show it."""
     from specli.paths import data_dir
 
+    files: list[Path] = []
     with suppress(OSError):
-        files = list((data_dir(create=False) / "sessions").glob("*.json"))
-        return _beginning(incomplete, [f.stem for f in sorted(files, key=_changed, reverse=True)])
-    return []
+        files = list((data_dir(create=False) / "sessions").glob(f"{glob.escape(incomplete)}*.json"))
+    files = sorted(files, key=_changed, reverse=True)[:MOST]
+    return [(file.stem, _title(file) if n < _TITLED else "") for n, file in enumerate(files)]
+
+
+def _title(path: Path) -> str:
+    """How the first question begins. It stands on the second line of the file, and only that is read."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            file.readline(_HEAD)
+            words = json.loads(file.readline(_HEAD).rstrip().rstrip(","))["text"].split()
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return ""
+    return " ".join(words)[:60]
 
 
 def _changed(path: Path) -> float:

@@ -13,7 +13,7 @@ import typer
 from specli.cli import complete
 from specli.cli.help import Groups, Sections
 from specli.errors import SessionError, UsageError
-from specli.ui.terminal import announcer, is_terminal, json_text, prose, with_fallbacks
+from specli.ui.terminal import announcer, echo, is_terminal, json_text, prose, with_fallbacks
 
 if TYPE_CHECKING:
     from specli.chat.conversation import Message
@@ -42,6 +42,8 @@ def list_sessions(ctx: typer.Context, as_json: _Json = False) -> None:
         if as_json:
             raise UsageError(f"--json before {ctx.invoked_subcommand} belongs to the list; put it at the end")
         return
+    from specli.ui.listing import row
+
     place = shelf()
     found = place.listing()
     if as_json:
@@ -50,7 +52,7 @@ def list_sessions(ctx: typer.Context, as_json: _Json = False) -> None:
     if not found:
         announcer()(f"no conversation is saved in {place.folder}")
     for each in found:
-        prose(f"{each.name} · {each.when} · {each.about}")
+        echo(row(each, sys.stdout))
 
 
 @app.command(cls=Sections)
@@ -183,7 +185,7 @@ def _as_json(each: Listed) -> dict[str, object]:
         "name": each.name,
         "changed": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(each.changed)),
         "turns": None if session is None else session.turns,
-        "title": None if session is None else session.title,
+        "title": None if session is None else session.title[:60],
         "model": None if session is None else session.model,
         "problem": each.problem or None,
     }

@@ -15,7 +15,7 @@ class Command:
     """Something to type after a slash.
 
     `run` gets the chat and what follows the name; False ends the chat. `choices`: what may follow, given what
-    was typed of it. `files`: files may follow.
+    was typed of it; `about` says what one of them means. `files`: files may follow.
     """
 
     name: str
@@ -24,3 +24,4 @@ class Command:
     run: Callable[[Chat, str], bool | None]
     choices: Callable[[Chat, str], Iterable[str]] | None = None
     files: bool = False
+    about: Callable[[Chat, str], str] | None = None

@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ from specli.errors import SpecliError
 from specli.ui import clipboard, looking, setting
 from specli.ui.command import Command
 from specli.ui.editor import edited
+from specli.ui.listing import row
+from specli.ui.recap import shortened
 from specli.ui.report import report
 
 if TYPE_CHECKING:
@@ -219,7 +222,7 @@ def _sessions(chat: Chat, _: str) -> None:
         if each.session is None:
             chat.screen.complain(each.problem)
             continue
-        chat.screen.say(f"{each.name}{here} · {each.when} · {each.about}")
+        chat.screen.say(row(each, chat.screen.err, here))
     more = len(chat.keeper.shelf.names()) - len(found)
     if more > 0:
         chat.screen.say(f"and {more} older ones in {chat.keeper.shelf.folder}")
@@ -234,12 +237,16 @@ COMMANDS: tuple[Command, ...] = (
     Command("system", "[TEXT]", "show or set the system message; /system - removes it", _system),
     Command("read", "FILE", "put a file before the next question; /read - takes all back", _read, files=True),
     Command("regen", "", "answer the last question again, with the next seed", _regen),
+def _session_about(chat: Chat, name: str) -> str:
+    return shortened(chat.keeper.shelf.listed(name).about, 60)
+
+
     Command("undo", "", "take back the last question and its answer", _undo),
     Command("edit", "", "edit the last question in your editor, and answer it again", _edit),
     Command("copy", "", "copy the last answer to the clipboard", _copy),
     Command("clear", "", "begin a new conversation", _clear),
     Command("save", "[NAME]", "save now, under a name if given", _save, _session_names),
-    Command("load", "NAME", "go on with a saved conversation", _load, _session_names),
+    Command("load", "NAME", "go on with a saved conversation", _load, _session_names, about=_session_about),
     Command("sessions", "", "the saved conversations, the latest first", _sessions),
     *setting.COMMANDS,
     Command("stats", "", "figures of the last answer and of all", _stats),
@@ -251,7 +258,8 @@ COMMANDS: tuple[Command, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What may stand in place of the last `typed` of a line. `files`: names of files may, too."""
+    """What may stand in place of the last `typed` of a line. `files`: names of files may, too. `about`: says what
+    one of the words means."""
 
     typed: str
     words: tuple[str, ...] = ()
@@ -261,12 +269,15 @@ class Completion:
 def completion(chat: Chat, line: str) -> Completion:
     """What Tab offers behind `line`."""
     name, space, argument = line.partition(" ")
+    about: Callable[[str], str] | None = None
     if not line.startswith("/"):
         return Completion("")
     if not space:
-        return Completion(name, tuple(f"/{command.name}" for command in COMMANDS))
+        helps = {f"/{command.name}": command.help for command in COMMANDS}
+        return Completion(name, tuple(helps), about=helps.__getitem__)
     found = _find(name[1:].lower())
     if found is None:
         return Completion("")
     words = found.choices(chat, argument) if found.choices is not None else ()
-    return Completion(argument, tuple(words), found.files)
+    about = None if found.about is None else partial(found.about, chat)
+    return Completion(argument, tuple(words), found.files, about)

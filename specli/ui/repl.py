@@ -17,13 +17,13 @@ from specli.profiles import Key, Settings
 from specli.ui import commands, terminal
 from specli.ui.lines import Typed, messages
 from specli.ui.readout import Readout
+from specli.ui.recap import recap, shortened
 from specli.ui.report import Totals
 from specli.ui.screen import Screen
 from specli.ui.think import Think
 
 __all__ = ["Chat", "LoadedModel", "Screen"]
 
-_RECALLED = 300  # characters of the last question and answer that are shown again
 _DOUBLE = 1.0  # seconds in which a second Ctrl-C is the first one, pressed with feeling
 
 
@@ -348,19 +348,11 @@ class Chat:
         for line in notices if not quiet else ():
             self.screen.say(line)
         if not quiet and self.screen.interactive:
-            self._show_last()
-
-    def _show_last(self) -> None:
-        """The last question and the end of its answer, so that one sees where the conversation stands."""
-        for mark, role in (("› ", "user"), ("", "assistant")):
-            last = next((m.text.strip() for m in reversed(self.dialogue.messages) if m.role == role), "")
-            if last and (role == "user" or not self.dialogue.unanswered):
-                cut = last if len(last) <= _RECALLED else "…" + last[-_RECALLED:]
-                self.screen.say(mark + cut)
+            recap(self.dialogue, self.screen, self.screen.markdown and not self.model.raw)
 
     def _about(self, name: str, session: Session) -> list[str]:
         turns = f"{session.turns} turn{'s' if session.turns != 1 else ''}"
-        lines = [f"{name}, {turns}: {session.title}" if session.title else f"{name}, {turns}"]
+        lines = [f"{name}, {turns}: {shortened(session.title, 60)}" if session.title else f"{name}, {turns}"]
         if self.keeper.saving and self.keeper.name is None:
             lines.append(f"{name} is open in another specli, so what is said here goes on under another name")
         return lines
