@@ -117,6 +117,8 @@ class Emulator:
         elif final == "J":
             if first == 2:
                 del self.rows[self.top :]
+            elif (self.y, self.x) == (self.top, 0) and any(row.text().strip() for row in self.rows[self.y :]):
+                self.y = self.top = len(self.rows)  # as tmux has it, the window goes to the scrollback
             else:
                 self._row().cells[self.x :] = []
                 self._row().wrapped = False

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from emulator import Emulator
-from keyboarding import CTRL_C, CTRL_D, ENDLESS, PROMPT, UP, Terminal, chat_in
+from keyboarding import CTRL_C, CTRL_D, CTRL_G, ENDLESS, PROMPT, UP, Terminal, chat_in
 
 Open = Callable[..., Terminal]
 
@@ -18,8 +19,8 @@ def chat(tmp_path: Path) -> Iterator[Open]:
     """Opens `specli chat` on the tiny model; `extra` are further options."""
     opened: list[Terminal] = []
 
-    def start(*extra: str, columns: int = 80, tokens: int = 12, **variables: str) -> Terminal:
-        opened.append(chat_in(tmp_path, *extra, columns=columns, tokens=tokens, **variables))
+    def start(*extra: str, **more: Any) -> Terminal:
+        opened.append(chat_in(tmp_path, *extra, **more))
         return opened[-1]
 
     yield start
@@ -150,7 +151,8 @@ def test_without_colours_and_on_a_dumb_terminal(chat: Open) -> None:
         t.press("def f():\r")
         t.sees(prompt, 2)
         t.wait(lambda t=t: bool(re.search(r"^\d+ tok", t.text, re.MULTILINE)))
-    assert not re.search(r"\x1b\[(?:[0-9]+;)*(?:2|3[0-7]|9[0-7])m", plain.screen)
+    assert not re.search(r"\x1b\[(?:[0-9]+;)*(?:3[0-7]|9[0-7])m", plain.screen)
+    assert re.search(rf"\x1b\[(?:0;)?[23]m{PROMPT}", plain.screen)  # it does not look like something typed
     assert "\x1b7" in plain.screen
     for sequence in ("\x1b7", "\x1b[J", "\x1b[2m"):
         assert sequence not in dumb.screen
@@ -185,3 +187,85 @@ def test_history_is_there_in_the_next_chat(chat: Open) -> None:
     again.sees("/system remembered words")
     again.press(CTRL_C + CTRL_D)
     assert again.ends() == 0
+
+
+def seen(t: Terminal) -> str:
+    """What stands on the screen and above it."""
+    emulator = Emulator(80)
+    emulator.feed(t.screen)
+    assert not emulator.unknown
+    return emulator.text
+
+
+def test_a_message_taller_than_the_window_stays_once(chat: Open) -> None:
+    t = chat()
+    t.sees(PROMPT)
+    t.press(b"\x1b[200~" + b"\n".join(b"row %d of it" % n for n in range(40)) + b"\x1b[201~")
+    t.sees("row 39 of it")
+    t.press("\r")
+    t.sees(PROMPT, 2)
+    rows = "".join(f"{'› ' if n == 0 else '  '}row {n} of it\n" for n in range(40))
+    assert rows in seen(t) and seen(t).count(" of it\n") == 40
+    t.press("\r" + "/system\r")
+    t.sees("no system message")
+    assert "\n›\n› /system\nno system message" in seen(t)
+
+
+@pytest.mark.parametrize("key", [CTRL_C, CTRL_G])
+def test_a_search_is_left_for_the_line_that_stood_there(chat: Open, key: bytes) -> None:
+    t = chat(EDITOR="false")
+    t.sees(PROMPT)
+    t.press("/system remembered words\r")
+    t.sees(PROMPT, 2)
+    t.press(b"/sys" + b"\x12" + b"remem")
+    t.sees("`remem'")
+    t.press(key)
+    t.wait(lambda: "i-search" not in seen(t))
+    t.press("tem\r")
+    t.sees("system: remembered words")
+    assert "the editor" not in t.text
+
+
+@pytest.mark.parametrize(
+    ("editor", "says"),
+    [("nonexist", "cannot be started"), ("false", "ended with code 1; nothing was changed")],
+)
+def test_an_editor_that_fails_is_said_and_the_line_stays(chat: Open, editor: str, says: str) -> None:
+    t = chat(EDITOR=editor, VISUAL="")
+    t.sees(PROMPT)
+    t.press(b"/sys" + CTRL_G)
+    t.sees(f"the editor {editor} {says}")
+    t.press("tem\r")
+    t.sees("no system message")
+
+
+def test_after_a_stop_in_the_midst_of_an_answer_keys_are_not_shown(chat: Open) -> None:
+    shell = ("sh", "-c", 'set -m; "$@"; stty -a; echo back in the shell; read line; fg; echo over', "sh")
+    t = chat(*ENDLESS, tokens=90000, under=shell)
+    t.sees(PROMPT)
+    t.press("a\r")
+    t.wait(lambda: "/cyc" in t.text)
+    t.press(b"\x1a")
+    t.sees("back in the shell")
+    assert re.search(r"\s-?echo\s", t.text)[0].strip() == "echo"  # type: ignore[index]
+    t.press("\n")
+    for keys in ("xyzzy", CTRL_C):
+        at = len(t.text)
+        t.wait(lambda at=at: len(t.text) > at + 2000)  # type: ignore[misc]
+        t.press(keys)
+    t.sees("what was said so far is kept")
+    assert "xyzzy" not in t.text
+
+
+def test_ctrl_c_drops_what_was_typed_ahead(chat: Open) -> None:
+    t = chat(*ENDLESS, tokens=90000)
+    t.sees(PROMPT)
+    t.press("".join(f"line {n}\r" for n in range(200)))
+    t.wait(lambda: "/cyc" in t.text)
+    t.press(CTRL_C)
+    t.sees("what was typed ahead is dropped")
+    t.sees(PROMPT, 2)
+    t.press("/stats\r")
+    t.sees("1 answer,")
+    t.press(CTRL_D)
+    assert t.ends() == 0

@@ -29,9 +29,11 @@ def edited(text: str) -> str:
         with os.fdopen(handle, "w", encoding="utf-8", errors="replace", newline="\n") as file:
             file.write(text + "\n")
         before = signal.signal(signal.SIGINT, _leave_it_to_the_editor)
+        wakes = signal.set_wakeup_fd(-1)  # nor is it one for an event loop that the line may stand in
         try:
             code = subprocess.call([*command, name])
         finally:
+            signal.set_wakeup_fd(wakes)
             signal.signal(signal.SIGINT, before)
         if code:
             raise SpecliError(f"the editor {command[0]} ended with code {code}; nothing was changed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 MARK = '"""'
 
@@ -14,6 +15,20 @@ class Typed:
 
     text: str
     block: bool = False
+
+
+@runtime_checkable
+class Keys(Protocol):
+    """Lines that someone types."""
+
+    def discard(self) -> bool:
+        """Drop what was typed ahead; whether there was anything."""
+        ...
+
+
+def discard(source: Iterable[str]) -> bool:
+    """Drop what was typed ahead, where someone types; whether there was anything."""
+    return isinstance(source, Keys) and source.discard()
 
 
 def is_open(text: str) -> bool:

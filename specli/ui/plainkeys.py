@@ -36,6 +36,10 @@ class PlainKeys:
                 return
             yield line.decode(sys.stdin.encoding or "utf-8", "replace").rstrip("\r\n")
 
+    def discard(self) -> bool:
+        """Drop what was typed ahead; whether there was anything."""
+        return terminal.flush_input()
+
     def _show(self, text: str) -> None:
         if self._out is not None:
             self._out.write(text)

@@ -15,7 +15,7 @@ from specli.errors import SpecliError
 from specli.interrupts import Interrupts
 from specli.profiles import Key, Settings
 from specli.ui import commands, terminal
-from specli.ui.lines import Typed, messages
+from specli.ui.lines import Typed, discard, messages
 from specli.ui.readout import Readout
 from specli.ui.recap import recap, shortened
 from specli.ui.report import Totals
@@ -132,6 +132,7 @@ class Chat:
     think: Think = "fold"  # what becomes of reasoning
     _unsaved: str = ""  # why saving failed, once that was said
     _interrupts: Interrupts = field(default_factory=Interrupts)
+    _lines: Iterable[str] = ()
     _last: tuple[Answer, int] | None = None  # with the model's `loads` then
 
     @property
@@ -142,6 +143,7 @@ class Chat:
     def run(self, lines: Iterable[str]) -> int:
         """Answer line by line to the end of `lines`; returns the exit code."""
         patience = _DOUBLE if self.screen.interactive else 0.0
+        self._lines = lines
         for typed in messages(lines):
             with Interrupts(patience) as self._interrupts:
                 goes_on = self._do(typed)
@@ -149,6 +151,8 @@ class Chat:
             if stopped.terminated or (stopped.stop() and not self.screen.interactive):
                 self._keep_cache()
                 return stopped.exit_code or 0
+            if stopped.stop():
+                self._drop_typed_ahead()
             if not goes_on:
                 break
         self._leave()
@@ -280,11 +284,17 @@ class Chat:
             )
         elif answer.finish == "interrupted" and self.screen.interactive:
             say("stopped; what was said so far is kept" if answer.said else "stopped before an answer began")
+            self._drop_typed_ahead()
             self._say_waiting()
         elif answer.finish == "length" and self.screen.interactive:
             say(f"cut at max-tokens {self.model.settings.max_tokens}; /set max-tokens changes that")
         if self.screen.interactive:
             say()
+
+    def _drop_typed_ahead(self) -> None:
+        """Whoever stops one thing does not want the next to begin by itself."""
+        if discard(self._lines):
+            self.screen.say("what was typed ahead is dropped")
 
     def _say_waiting(self) -> None:
         if self.dialogue.files:
