@@ -138,7 +138,9 @@ def _read(chat: Chat, name: str) -> None:
         name = name[1:-1]
     file = read_attached(Path(name))
     if not file.text.strip() or "\0" in file.text:
-        screen.complain(f"{file.name} {'is empty' if not file.text.strip() else 'is no text: it has NUL bytes'}")
+        screen.complain(
+            f"{file.name} {'is empty' if not file.text.strip() else 'is no text: it has NUL bytes'}"
+        )
         return
     again = any(other.name == file.name for other in files)
     files[:] = [*(other for other in files if other.name != file.name), file]
@@ -232,15 +234,15 @@ def _session_names(chat: Chat, _: str) -> Iterable[str]:
     return chat.keeper.shelf.names()
 
 
+def _session_about(chat: Chat, name: str) -> str:
+    return shortened(chat.keeper.shelf.listed(name).about, 60)
+
+
 COMMANDS: tuple[Command, ...] = (
     Command("help", "", "this list", _help),
     Command("system", "[TEXT]", "show or set the system message; /system - removes it", _system),
     Command("read", "FILE", "put a file before the next question; /read - takes all back", _read, files=True),
     Command("regen", "", "answer the last question again, with the next seed", _regen),
-def _session_about(chat: Chat, name: str) -> str:
-    return shortened(chat.keeper.shelf.listed(name).about, 60)
-
-
     Command("undo", "", "take back the last question and its answer", _undo),
     Command("edit", "", "edit the last question in your editor, and answer it again", _edit),
     Command("copy", "", "copy the last answer to the clipboard", _copy),
@@ -264,12 +266,12 @@ class Completion:
     typed: str
     words: tuple[str, ...] = ()
     files: bool = False
+    about: Callable[[str], str] | None = None
 
 
 def completion(chat: Chat, line: str) -> Completion:
     """What Tab offers behind `line`."""
     name, space, argument = line.partition(" ")
-    about: Callable[[str], str] | None = None
     if not line.startswith("/"):
         return Completion("")
     if not space:
