@@ -315,6 +315,19 @@ def test_a_table_wraps_inside_its_cells(window: Screen) -> None:
     )
 
 
+@pytest.mark.parametrize(("opens", "closes"), [("[", "](u)"), ("*_", "_*"), ("[**", "**](u)"), ("[", "")])
+@pytest.mark.parametrize("around", ["{}\n", "# {}\n", "> - {}\n", "|a|\n|-|\n|{}|\n\n"])
+def test_marks_within_marks_without_end_are_text(opens: str, closes: str, around: str) -> None:
+    source = around.format(opens * 1500 + "word" + closes * 1500)
+    for size in (500, len(source)):
+        markdown = Markdown(Palette(), lambda: 80)
+        items = []
+        for at in range(0, len(source), size):
+            items += markdown.feed(source[at : at + size])
+            assert markdown.pending is not None
+        assert plain([*items, *markdown.finish()]).replace("\n", "").count("word") == 1
+
+
 def test_code_that_its_lexer_cannot_read(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(text: str) -> None:
         raise RuntimeError("no")

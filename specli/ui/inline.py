@@ -16,6 +16,7 @@ from specli.ui.layout import Item, Run
 
 HELD = 600
 """Characters that a mark may wait to be closed; then it is text."""
+_DEEPEST = 20  # marks within marks; what stands deeper is text
 _SPECIAL = re.compile(r"[*_`\[!\\~]")
 _OPENING = re.compile(r"\*{1,3}(?=[^\s*])|_{1,2}(?=[^\s_])|`+(?=[^`])|~~(?=[^\s~])")
 _ESCAPABLE = set("*_`#|~")  # of what Markdown escapes, all that is no formula's
@@ -56,6 +57,7 @@ class Inline:
 
     def __init__(self, palette: Palette) -> None:
         self._palette = palette
+        self._depth = 0
 
     def certain(self, text: str, before: str = "", final: bool = False) -> Found:
         """Render the beginning of `text` that nothing to come can change, all of it if `final`.
@@ -95,6 +97,16 @@ class Inline:
         if at > plain:
             runs.append(Run(text[plain:at], style))
         return Found(at, tuple(runs))
+
+    def _within(self, text: str, style: str, before: str) -> tuple[Item, ...]:
+        """What stands between two marks."""
+        if self._depth == _DEEPEST:
+            return (Run(text, style),) if text else ()
+        self._depth += 1
+        try:
+            return self._render(text, style, before, True).runs
+        finally:
+            self._depth -= 1
 
     def _mark(self, text: str, at: int, style: str, before: str, final: bool) -> Found | None:
         """What the mark at `at` makes; None while that is not known."""
@@ -144,7 +156,7 @@ class Inline:
         if length == 2 and char == "_" and content.isidentifier():
             return Found(end + length, (Run(text[at : end + length], style),))
         code = {1: terminal.ITALIC, 2: terminal.BOLD, 3: f"{terminal.BOLD};{terminal.ITALIC}"}[length]
-        return Found(end + length, self._render(content, join(style, code), char, True).runs)
+        return Found(end + length, self._within(content, join(style, code), char))
 
     def _struck(self, text: str, at: int, style: str, final: bool) -> Found | None:
         length = _same(text, at)
@@ -171,7 +183,7 @@ class Inline:
         if end is None:
             return _literal(text, at, style) if final else None
         label, target = text[start + 1 : close], text[close + 2 : end]
-        runs: list[Item] = list(self._render(label, join(style, terminal.UNDERLINE), "[", True).runs)
+        runs = list(self._within(label, join(style, terminal.UNDERLINE), "["))
         if target and target != label:
             runs.append(Run(f" ({target})" if label else target, join(style, self._palette.dim)))
         return Found(end + 1, tuple(runs))
@@ -230,7 +242,7 @@ def _closes(text: str, at: int, n: int, char: str, length: int) -> bool:
 def _balanced(text: str, at: int, opening: str, closing: str) -> int | None:
     """Where the bracket at `at` is closed."""
     depth = 0
-    for i in range(at, len(text)):
+    for i in range(at, len(text) if text.find(closing, at) >= 0 else at):
         if text[i] == opening:
             depth += 1
         elif text[i] == closing:
