@@ -11,10 +11,9 @@ from specli.core.trees import Shape
 from specli.core.types import Drafter, LanguageModel
 from specli.drafters.block import BlockDrafter
 from specli.drafters.eagle3 import EagleDrafter
-from specli.drafters.history import HistoryDrafter
+from specli.drafters.free import FREE
 from specli.drafters.model import LayersDrafter, ModelDrafter
 from specli.drafters.mtp import MtpDrafter
-from specli.drafters.ngram import NgramMapK, NgramMapK4V, NgramSimple
 from specli.drafters.translate import Translated
 from specli.drafters.tree import TreeDrafter
 from specli.engine.blocks import Blocks
@@ -28,13 +27,6 @@ from specli.engine.mtp import Heads
 from specli.errors import UsageError
 from specli.loading import Loader, Say
 from specli.settings import Settings
-
-_NGRAM: dict[str, type[NgramSimple] | type[NgramMapK] | type[HistoryDrafter]] = {
-    "ngram-simple": NgramSimple,
-    "ngram-map-k": NgramMapK,
-    "ngram-map-k4v": NgramMapK4V,
-    "draft-self": HistoryDrafter,
-}
 
 
 class DraftingRoom:
@@ -60,15 +52,15 @@ class DraftingRoom:
         opened = (self.open(m, s, pacer) for m in methods if m != grows)
         drafters = [drafter for drafter in opened if drafter is not None]
         if grows is not None:
-            free = [drafter for drafter in drafters if drafter.method in _NGRAM]
+            free = [drafter for drafter in drafters if drafter.method in FREE]
             drafters.insert(0, self._open_tree(grows, free, s, pacer))
         return drafters
 
     def open(self, method: str, s: Settings, pacer: Pacer) -> Drafter | None:
         """A drafter that knows nothing yet; None where the settings leave it nothing to draft."""
-        if method in _NGRAM:
+        if method in FREE:
             sizes = s.ngram(method)
-            return _NGRAM[method](sizes.size_n, sizes.size_m, sizes.min_hits)
+            return FREE[method](sizes.size_n, sizes.size_m, sizes.min_hits)
         if s.draft_n_max == 0:
             return None
         if method == LayersDrafter.method:

@@ -12,6 +12,7 @@ import errno
 import os
 import re
 import stat
+import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -21,6 +22,18 @@ from typing import NamedTuple
 from platformdirs import PlatformDirs
 
 from specli.errors import SpecliError
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _grasp(handle: int) -> None:
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+else:
+    import fcntl
+
+    def _grasp(handle: int) -> None:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
 
 _DIRS = PlatformDirs("specli", appauthor=False)
 
@@ -38,6 +51,18 @@ def cache_dir(*, create: bool = True) -> Path:
 def data_dir(*, create: bool = True) -> Path:
     """What the user would miss: histories, sessions. Created (mode 0700) unless `create` is false."""
     return _directory("SPECLI_DATA_DIR", _DIRS.user_data_path, create)
+
+
+def lock(handle: int) -> bool:
+    """Take the lock of an open file, which ends when it is closed or its process ends; False if another process
+    has it. On a file system without locks all get it: better no lock than nothing done."""
+    try:
+        _grasp(handle)
+    except (BlockingIOError, PermissionError):  # the latter is what Windows says
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def write_atomic(

@@ -71,11 +71,6 @@ class Profile:
         return str(self.given.get("description", ""))
 
     @property
-    def parallel(self) -> int:
-        """Always 1: one sequence owns the cache and the draft's state."""
-        return 1
-
-    @property
     def place(self) -> str:
         """The file, as messages name it."""
         return f"built-in profile {self.name}" if self.source == BUILT_IN else self.source
@@ -197,7 +192,7 @@ def resolve(profile: Profile, flags: Mapping[str, object] = MappingProxyType({})
     _imply_exact(merged, origins)
     _imply_coupled(merged, origins)
     _one_grammar(merged, origins, profile)
-    _name_self(merged, origins, profile)
+    _name_self(merged, origins)
     _fit_tree(merged, origins, profile)
     values: dict[str, Any] = {BY_NAME[name].attribute: value for name, value in merged.items()}
     settings = Settings(**values, profile=profile.name, origins=MappingProxyType(origins))
@@ -246,7 +241,7 @@ def _imply_coupled(merged: dict[str, Value], origins: dict[str, Origin]) -> None
     merged["verify"], origins["verify"] = "coupled", origins["exact"]
 
 
-def _name_self(merged: dict[str, Value], origins: dict[str, Origin], profile: Profile) -> None:
+def _name_self(merged: dict[str, Value], origins: dict[str, Origin]) -> None:
     """`self-method` says which of its methods draft-self stands for."""
     method = SELF_METHODS.get(str(merged.get("self-method")), "draft-self")
     types = merged.get("types", BY_NAME["types"].default)

@@ -278,9 +278,9 @@ def _require_room(where: Path, needed: int, what: str) -> None:
 def exclusive(where: Path, say: Say, stop: Stop = lambda: False) -> Iterator[None]:
     """Hold the folder of copies alone; waits for another process, and removes what a killed one left."""
     with _opened(where / "lock") as file:
-        if not _locked(file.fileno()):
+        if not paths.lock(file.fileno()):
             say("waiting for another specli that writes a copy of a model")
-            while not _locked(file.fileno()):
+            while not paths.lock(file.fileno()):
                 if stop():
                     raise Interrupted("interrupted while waiting for another specli")
                 time.sleep(0.2)
@@ -297,22 +297,6 @@ def _opened(lock: Path) -> BinaryIO:
         return open(lock, "a+b")
     except OSError as error:
         raise SpecliError(f"cannot write {lock}: {error.strerror or error}") from error
-
-
-def _locked(handle: int) -> bool:
-    """Take the lock if it is free."""
-    try:
-        if os.name == "nt":
-            import msvcrt
-
-            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
-        else:
-            import fcntl
-
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    except OSError:
-        return False
 
 
 def as_text(layers: Sequence[int]) -> str:

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from specli.keys import Key, Kind, Value
+from specli.sizes import SIZE_STEMS, TreeSize
 from specli.sizes import NgramSizes as NgramSizes
-from specli.sizes import TreeSize
 
 Origin = Literal["flag", "profile", "default"]
 
@@ -170,7 +170,7 @@ class Settings:
 
     def ngram(self, method: str) -> NgramSizes:
         """The sizes of ngram-simple, ngram-map-k, ngram-map-k4v or draft-self."""
-        stem = "self" if method == "draft-self" else method.replace("-", "_")
+        stem = SIZE_STEMS[method].replace("-", "_")
         sizes = ("size_n", "size_m", "min_hits")
         return NgramSizes(*(int(getattr(self, f"{stem}_{size}")) for size in sizes))
 

@@ -12,6 +12,15 @@ LARGEST_TREE = f"{MOST_NODES}x1"
 _TREE = re.compile(r"([1-9]\d?)x([1-9]\d?)")
 
 
+SIZE_STEMS = {
+    "ngram-simple": "ngram-simple",
+    "ngram-map-k": "ngram-map-k",
+    "ngram-map-k4v": "ngram-map-k4v",
+    "draft-self": "self",
+}
+"""The n-gram methods, and what the names of their sizes begin with: ngram-simple-size-n, self-size-n."""
+
+
 @dataclass(frozen=True, slots=True)
 class NgramSizes:
     """`size_n` tokens must match, at most `size_m` are drafted, after `min_hits` earlier occurrences."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -390,6 +391,16 @@ def test_one_writer_at_a_time(model: Path, places: Path) -> None:
     with pruned.exclusive(where, said.append), pytest.raises(Interrupted, match="waiting"):
         pruned.copy_of(model, a_set(model), TRIAL, False, said.append, stop=lambda: True)
     assert said == ["waiting for another specli that writes a copy of a model"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="locks otherwise")
+def test_a_file_system_without_locks_stops_nobody(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(handle: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("specli.paths.fcntl.flock", no_locks)
+    with pruned.exclusive(pruned.folder(), lambda said: None, stop=lambda: True):
+        pass
 
 
 def test_a_copy_that_does_not_run_is_not_kept(

@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from specli import paths
 from specli.cli.profiles import app
+from specli.engine import opening
 from specli.errors import ProfileError, SpecliError, UsageError
 from specli.profiles import (
     BUILT_IN,
@@ -37,7 +38,7 @@ from specli.profiles import (
     thawed,
     to_toml,
 )
-from specli.settings import GRAMMARS
+from specli.settings import CACHE_TYPES, GRAMMARS
 
 SHIPPED = ["auto", "chat", "code", "draft-eagle3", "draft-model", "draft-self", "ngram-simple", "text"]
 EMPTY = Profile("empty", "empty.toml")
@@ -74,7 +75,7 @@ def refused(text: str) -> str:
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_shipped_profile_loads_and_describes_itself(name: str) -> None:
     profile = load(name)
-    assert (profile.name, profile.source, profile.parallel) == (name, BUILT_IN, 1)
+    assert (profile.name, profile.source) == (name, BUILT_IN)
     assert profile.description and resolve(profile).profile == name
 
 
@@ -606,3 +607,7 @@ def on_a_terminal(columns: int, *words: str) -> str:
     os.close(master)
     assert child.wait() == 0
     return output.decode()
+
+
+def test_the_cache_types_on_offer_are_those_of_the_engine() -> None:
+    assert set(CACHE_TYPES) == set(opening.CACHE_TYPES)

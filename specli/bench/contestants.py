@@ -18,18 +18,12 @@ from specli.errors import UsageError
 from specli.keys import TYPE_ALIASES, Key, did_you_mean
 from specli.profiles import Profile, Settings
 from specli.settings import BY_NAME
-from specli.sizes import LARGEST_TREE
+from specli.sizes import LARGEST_TREE, SIZE_STEMS
 
 PLAIN = "plain"
 _ELSEWHERE = ("types", "exact", "exact-width")  # keys of [spec] that a contestant cannot set for itself
 _DRAFT = ("n-max", "n-min", "p-min")
 _SIZES = ("size-n", "size-m", "min-hits")
-_STEMS = {
-    "draft-self": "self",
-    "ngram-simple": "ngram-simple",
-    "ngram-map-k": "ngram-map-k",
-    "ngram-map-k4v": "ngram-map-k4v",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +118,7 @@ def _full_names(name: str, types: Sequence[str]) -> list[str]:
     if name in _DRAFT:
         return [f"draft-{name}"]
     if name in _SIZES:
-        stems = [_STEMS[t] for t in types if t in _STEMS] or (["self"] if "auto" in types else [])
+        stems = [SIZE_STEMS[t] for t in types if t in SIZE_STEMS] or (["self"] if "auto" in types else [])
         if not stems:
             raise UsageError(f"{name} is for n-gram methods, and none is named")
         return [f"{stem}-{name}" for stem in stems]

@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from contextlib import suppress
 from pathlib import Path
 
-if sys.platform == "win32":
-    import msvcrt
-
-    def _grasp(handle: int) -> None:
-        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
-else:
-    import fcntl
-
-    def _grasp(handle: int) -> None:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+from specli import paths
 
 
 class Lock:
@@ -30,14 +20,10 @@ class Lock:
     def _open(self) -> int:
         while True:
             handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-            try:
-                _grasp(handle)
-                if self._still_there(handle):
-                    return handle
-            except (BlockingIOError, PermissionError) as error:  # the latter is what Windows says
+            if not paths.lock(handle):
                 os.close(handle)
-                raise BlockingIOError(f"{self._path} is locked") from error
-            except OSError:  # a file system without locks: better no lock than no session
+                raise BlockingIOError(f"{self._path} is locked")
+            if self._still_there(handle):
                 return handle
             os.close(handle)  # its holder removed it between our opening and locking it
 

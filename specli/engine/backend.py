@@ -42,7 +42,7 @@ API = (
     "llama_log_callback", "llama_log_set", "llama_memory_clear", "llama_memory_seq_cp", "llama_memory_seq_pos_max",
     "llama_memory_seq_rm", "llama_model_chat_template", "llama_model_default_params", "llama_model_free",
     "llama_model_get_vocab", "llama_model_is_hybrid", "llama_model_is_recurrent",
-    "LLAMA_CONTEXT_TYPE_MTP", "LLAMA_LOAD_MODE_MMAP", "llama_model_load_from_file", "llama_model_n_ctx_train", "llama_model_n_embd",
+    "LLAMA_CONTEXT_TYPE_MTP", "LLAMA_LOAD_MODE_MMAP", "llama_model_load_from_file", "llama_model_n_embd",
     "llama_model_n_embd_out", "llama_model_n_layer", "llama_model_n_layer_nextn", "llama_model_n_params", "llama_model_n_swa",
     "llama_model_quantize", "llama_model_quantize_default_params", "llama_model_size",
     "llama_n_ctx", "llama_n_rs_seq", "llama_pos", "llama_print_system_info", "llama_progress_callback", "llama_sampler_accept",

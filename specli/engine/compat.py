@@ -19,9 +19,9 @@ from specli.engine.vocab import Vocab
 from specli.errors import DraftMismatch
 
 MAX_SIZE_DIFFERENCE = 128
-# least part of a draft's tokens that the target must have too: below it next to nothing is drafted
-MIN_SHARE = 0.1
 """Tokens by which sizes may differ: padding at the end, up to what llama.cpp allows too."""
+MIN_SHARE = 0.1
+"""Least part of a draft's tokens that the target must have too: below it next to nothing is drafted."""
 
 TOKENS = "tokenizer.ggml.tokens"
 TOKEN_TYPES = "tokenizer.ggml.token_type"
@@ -33,13 +33,12 @@ _STRING = 8
 class VocabularyCheck:
     """How two vocabularies compare, id by id.
 
-    `shared`: ids from 0 up to it may be drafted. `differing`: the first ids whose texts differ, of
-    `n_differing` in all. `problem`: why ids cannot be exchanged as they are; None where they can.
+    `shared`: ids from 0 up to it may be drafted. `differing`: the first ids whose texts differ.
+    `problem`: why ids cannot be exchanged as they are; None where they can.
     """
 
     shared: int
     differing: tuple[int, ...] = ()
-    n_differing: int = 0
     problem: str | None = None
     note: str | None = None
 
@@ -68,7 +67,7 @@ def compare_vocabularies(target: Header, draft: Header, show: int = 5) -> Vocabu
             f"token {i} is {_quoted(ours[i])} here and {_quoted(theirs[i])} there" for i in listed
         )
         more = f" (and {len(differing) - len(listed)} more)" if len(differing) > len(listed) else ""
-        return VocabularyCheck(shared, listed, len(differing), said + more)
+        return VocabularyCheck(shared, listed, said + more)
     note = f"{sizes[0]} tokens against {sizes[1]}: the first {shared} are the same and only they are drafted"
     return VocabularyCheck(shared, note=note)
 
@@ -143,11 +142,6 @@ class TokenMap:
     def share(self) -> float:
         """Part of the draft's tokens that the target has too, 0 to 1: what it may propose."""
         return self.n_shared / max(1, len(self.to_target))
-
-    @property
-    def target_share(self) -> float:
-        """Part of the target's tokens that the draft has too, 0 to 1."""
-        return self.n_shared / max(1, len(self.to_draft))
 
 
 def shared_tokens(target: Vocab, draft: Vocab) -> TokenMap:

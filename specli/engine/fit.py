@@ -67,16 +67,6 @@ class Fit:
             return "does-not-fit"
         return "fits-with-notes" if any(f.note for f in self.findings) else "fits"
 
-    @property
-    def same_vocabulary(self) -> bool:
-        """Whether ids can be exchanged as they are."""
-        return self.share == 1.0
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """What speaks against it."""
-        return tuple(f.note for f in self.findings if not f.ok)
-
 
 def check_fit(target: Path, draft: Path, same_vocab: bool = False) -> Fit:
     """Compare two model files. `same_vocab`: a draft of another vocabulary does not do.

@@ -101,11 +101,6 @@ class Model:
         return self.path.name.removesuffix(".gguf")
 
     @property
-    def n_ctx_train(self) -> int:
-        """Context length the model was trained for, in tokens."""
-        return int(self._lib.llama_model_n_ctx_train(self.handle))
-
-    @property
     def n_embd(self) -> int:
         """Width of the hidden rows."""
         return int(self._lib.llama_model_n_embd(self.handle))

@@ -25,7 +25,7 @@ from types import MappingProxyType
 
 from specli.engine.compat import compare_vocabularies
 from specli.engine.gguf import ArrayInfo, Header, Tensor, read_header
-from specli.engine.probe import REFUSED
+from specli.engine.probe import REFUSED, child_environment
 from specli.errors import EngineError, Interrupted, ModelFileError, SpecliError
 
 UNIFORM = frozenset(
@@ -165,9 +165,7 @@ def _require(header: Header, layers: Sequence[int]) -> None:
 
 
 def _run_child(source: Path, copy: Path, layers: Sequence[int], stop: Callable[[], bool]) -> None:
-    root = str(Path(__file__).resolve().parents[2])
-    found = os.pathsep.join([root, *(entry for entry in sys.path if entry)])
-    env = {**os.environ, "PYTHONPATH": found, "GGML_NO_BACKTRACE": "1"}
+    root, env = child_environment()
     command = [sys.executable, "-m", "specli.engine.prune", str(source.absolute()), str(copy.absolute())]
     child = subprocess.Popen(
         [*command, json.dumps(list(layers))],

@@ -50,7 +50,7 @@ class Memory:
     """The library's memory of one sequence: cut, saved and restored by its kind's rules.
 
     `n_swa`: width of the attention window. `snapshots`: recurrent states the library keeps.
-    Call `before` and `after` around every decode. `sequences`: where more than one, branches of a tree share
+    Ask `wants_save` before every decode, and `save` if so; tell `after` and `asked` behind it. `sequences`: where more than one, branches of a tree share
     the cells of the conversation, sequence 0; for caches that can be cut anywhere.
     """
 

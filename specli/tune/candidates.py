@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from specli.keys import Value
 from specli.settings import NEURAL, key
+from specli.sizes import SIZE_STEMS
 
 OFF = "off"
 AUTO = "auto"
@@ -17,7 +18,6 @@ LONGEST = 8
 _SELF_SIZES = (2, 3, 4, 6, 8)
 _SIZES = (*range(1, 11), 12)
 _FIXED_SIZES = (2, 3, 4, 6, 8, 12)
-_STEMS = {"draft-self": "self"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def _sizes(method: str) -> Iterator[Candidate]:
 
 def sized(method: str, size_n: int, size_m: int, fixed: bool = False) -> Candidate:
     """One n-gram method in one size."""
-    stem = _STEMS.get(method, method)
+    stem = SIZE_STEMS[method]
     name = f"{method},size-n={size_n},size-m={size_m}" + (",fixed" if fixed else "")
     spec: dict[str, Value] = {f"{stem}-size-n": size_n, f"{stem}-size-m": size_m}
     if fixed:

@@ -17,17 +17,10 @@ from specli.core.pacing import Costs, FixedPacer, Pacer, ProfitPacer
 from specli.core.stats import Stats
 from specli.core.types import Cycle, Drafter, Verdict
 from specli.costs import WidthCosts
-from specli.drafters.history import HistoryDrafter
-from specli.drafters.ngram import NgramMapK, NgramMapK4V, NgramSimple
+from specli.drafters.free import FREE
 from specli.settings import key
+from specli.sizes import SIZE_STEMS
 from specli.tune.candidates import Candidate
-
-_DRAFTERS: dict[str, type[NgramSimple] | type[NgramMapK] | type[HistoryDrafter]] = {
-    "ngram-simple": NgramSimple,
-    "ngram-map-k": NgramMapK,
-    "ngram-map-k4v": NgramMapK4V,
-    "draft-self": HistoryDrafter,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +108,8 @@ def replay(candidate: Candidate, recording: Recording, costs: WidthCosts, max_ro
 
 
 def _drafter(candidate: Candidate, method: str) -> Drafter:
-    stem = "self" if method == "draft-self" else method
+    stem = SIZE_STEMS[method]
     sizes = [candidate.spec.get(f"{stem}-{size}") for size in ("size-n", "size-m", "min-hits")]
     defaults = [key(f"{stem}-{size}").default for size in ("size-n", "size-m", "min-hits")]
     n, m, hits = (int(str(d if s is None else s)) for s, d in zip(sizes, defaults))
-    return _DRAFTERS[method](n, m, hits)
+    return FREE[method](n, m, hits)

@@ -151,7 +151,7 @@ def rules_of_thumb(
     return [
         _by_acceptance(standings),
         _by_product(standings),
-        _by_length(standings, scouted, costs),
+        _by_length(scouted, costs),
     ]
 
 
@@ -209,7 +209,7 @@ def _settings(n: int) -> str:
     return "one setting other than auto was" if n == 1 else f"{n} settings other than auto were"
 
 
-def _by_length(standings: Sequence[Standing], scouted: Sequence[Scouted], costs: WidthCosts) -> Rule:
+def _by_length(scouted: Sequence[Scouted], costs: WidthCosts) -> Rule:
     rule = "draft 3 to 5 tokens at a time"
     if not scouted:
         return Rule(rule, None, "it is about draft models and heads, and there was none")

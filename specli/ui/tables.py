@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from specli.ui.terminal import cells, columns, echo, is_terminal
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], indent: int = 0) -> list[str]:
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines of a table. The first column stands left, the others, being figures, right."""
     widths = [max(cells(row[i]) for row in (header, *rows)) for i in range(len(header))]
-    return [" " * indent + _line(row, widths) for row in (header, *rows)]
+    return [_line(row, widths) for row in (header, *rows)]
 
 
 def echo_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
