@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import TextIO
 
 from specli.chat.text import safe_for_terminal
@@ -202,19 +205,74 @@ def fold(segments: list[str], width: int, separator: str = " · ") -> list[str]:
 
 @contextmanager
 def no_echo() -> Iterator[None]:
-    """While an answer streams, keys pressed are not shown in the middle of it. Ctrl-C still works."""
+    """While an answer streams, keys pressed are not shown in the middle of it. Ctrl-C still works, and after Ctrl-Z
+    the shell has its echo."""
     stream: TextIO | None = sys.stdin
-    if os.name == "nt" or not is_terminal(stream):
+    if os.name == "nt" or stream is None or not is_terminal(stream):
         yield
         return
     import termios
 
     handle = stream.fileno()
     before = termios.tcgetattr(handle)
-    quiet = termios.tcgetattr(handle)
-    quiet[3] &= ~termios.ECHO
-    termios.tcsetattr(handle, termios.TCSADRAIN, quiet)
+    _set_echo(handle, False, termios.TCSADRAIN)
+    try:
+        with _stops(lambda on: _set_echo(handle, on, termios.TCSANOW)):
+            yield
+    finally:
+        termios.tcsetattr(handle, termios.TCSADRAIN, before)
+
+
+def _set_echo(handle: int, on: bool, when: int) -> None:
+    """Of a terminal that is ours: for a program in the background, to ask would mean to be stopped."""
+    import termios
+
+    with suppress(OSError, termios.error):
+        if os.tcgetpgrp(handle) == os.getpgrp():
+            mode = termios.tcgetattr(handle)
+            mode[3] = mode[3] | termios.ECHO if on else mode[3] & ~termios.ECHO
+            termios.tcsetattr(handle, when, mode)
+
+
+@contextmanager
+def _stops(echo: Callable[[bool], None]) -> Iterator[None]:
+    """`echo(True)` before Ctrl-Z stops the program, `echo(False)` when it goes on, however it was stopped."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        echo(True)
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+        signal.signal(number, stop)
+        echo(False)
+
+    def go_on(number: int, frame: FrameType | None) -> None:
+        echo(False)
+
+    before = {signal.SIGCONT: signal.signal(signal.SIGCONT, go_on)}
+    if signal.getsignal(signal.SIGTSTP) is not signal.SIG_IGN:  # a shell without job control
+        before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, stop)
     try:
         yield
     finally:
-        termios.tcsetattr(handle, termios.TCSADRAIN, before)
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+
+
+def flush_input(stream: TextIO | None = None) -> bool:
+    """Drop what was typed into a terminal and not yet read; whether that were whole lines."""
+    stream = sys.stdin if stream is None else stream
+    if os.name == "nt" or stream is None or not is_terminal(stream):
+        return False
+    import fcntl
+    import termios
+
+    waiting = bytearray(4)
+    try:
+        fcntl.ioctl(stream, termios.FIONREAD, waiting)
+        termios.tcflush(stream, termios.TCIFLUSH)
+    except (OSError, termios.error):
+        return False
+    return any(waiting)
