@@ -276,6 +276,8 @@ def test_a_line_of_code_too_long_to_hold_is_not_taken_for_a_fence() -> None:
         ("- **a** | b\n- c | d\n", "• a | b\n• c | d\n"),
         ("a | b\n--- | ---\nc | d\n- **e**\n", "a  b\n─  ─\nc  d\n• e\n"),
         ("| a | b |\n| c | d |\n|---|---|\n", "| a | b |\nc  d\n─  ─\n"),
+        ("a" * 60 + " | b\n--- | ---\n", "a" * 60 + " | b\n--- | ---\n"),  # streamed before it could be known
+        ("a | " + "b" * 400 + "\n--- | ---\n", "a | " + "b" * 400 + "\n--- | ---\n"),
     ],
 )
 def test_tables(source: str, shown: str) -> None:
@@ -283,6 +285,12 @@ def test_tables(source: str, shown: str) -> None:
         markdown = Markdown(Palette(), lambda: 30)
         items = [i for at in range(0, len(source), size) for i in markdown.feed(source[at : at + size])]
         assert plain(items + markdown.finish()) == shown
+
+
+def test_containers_have_an_end() -> None:
+    markdown = Markdown(Palette(), lambda: 40)
+    said = plain([*markdown.feed("> " * 5000 + "x\n" + "- " * 5000 + "y\n"), *markdown.finish()])
+    assert said.count("│") == said.count("•") == 20 and said.count("> ") == 4980 and said.count("- ") == 4980
 
 
 def test_the_beginning_of_a_line_that_may_be_a_row_is_seen_at_once() -> None:

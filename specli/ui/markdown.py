@@ -28,7 +28,9 @@ _UNDECIDED = re.compile(
     r"\s*(?:|#{1,6}[ \t]*|[-*+][ \t]*|\d{1,9}[.)]?[ \t]*|> ?|`{1,2}|`{3,}[^`]*|~{1,2}|~{3,}.*|[-*_ \t]+|\|.*)"
 )
 _ROWS = 60  # of a table to come that are shown, if the window has so many
-_HEADER, _CELL = 60, 200  # characters before the first bar of a table's header, and of a further row
+_BAR, _CELL = 60, 200  # characters before the first bar of a table's header, and of a further row
+_HEADER = 400  # characters of a header that does not begin with a bar
+_DEEPEST = 20  # containers in containers; marks that stand deeper are text
 _LONGEST = 4000  # characters of a line that is held back; then it is text
 
 
@@ -127,7 +129,7 @@ class Markdown:
             items = self._containers(final=True)
             blank = not self._line.strip()
             whole = self._blank() if blank else self._whole_line()
-            if not whole and self._is_row():
+            if not whole and self._may_be_row(final=True):
                 items += self._end_table() if len(self._table) == 1 else []
                 self._table.append(self._line)
                 self._reset()
@@ -233,7 +235,7 @@ class Markdown:
         What they hold stands behind bars and below the text of its item, on each of its rows.
         """
         items: list[Item] = []
-        while self._line.strip() and not self._waits(final):
+        while self._level < _DEEPEST and self._line.strip() and not self._waits(final):
             level, offset = self._reached()
             rest = fence.dedented(self._line, offset)
             quote, point = fence.MARK.match(rest), _LIST.match(self._line)
@@ -308,16 +310,15 @@ class Markdown:
         text, self._line, self._torn = self._line, "", True
         return [Run(text, hard=True)]
 
-    def _is_row(self) -> bool:
-        """Whether the complete line may be a table's header, or goes on with a table."""
-        return "|" in self._line and self._is_plain()
-
-    def _may_be_row(self) -> bool:
-        """The same of a line that goes on."""
-        if len(self._table) == 1 and _MAY_BE_DASHES.fullmatch(self._line):
+    def _may_be_row(self, final: bool = False) -> bool:
+        """Whether the line may be a table's header, or goes on with a table. `final`: it is complete."""
+        if not final and len(self._table) == 1 and _MAY_BE_DASHES.fullmatch(self._line):
             return True
-        few = len(self._line) < (_CELL if len(self._table) > 1 else _HEADER)
-        return self._is_plain() and (few or "|" in self._line)
+        goes_on, bar = len(self._table) > 1, self._line.find("|")
+        most = _LONGEST if goes_on or self._line.lstrip().startswith("|") else _HEADER
+        room = _CELL if goes_on else _BAR
+        near = bar < room if bar >= 0 else not final and len(self._line) < room
+        return near and len(self._line) < most and self._is_plain()
 
     def _is_plain(self) -> bool:
         """Whether the line is nothing else that its beginning tells."""
