@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -326,6 +327,33 @@ def accepts(model: Model, grammar: str, text: str) -> bool:
     ("schema", "fits", "fails"),
     [
         (PERSON, ['{"name":"Bo","colour":"red","tags":["a"]}'], ['{"name":"Bo"}', '{"name":3}', "[]"]),
+        ({"type": "string", "pattern": "^yes|no$"}, ['"yes"', '"yes!"', '"no"', '"oh no"'], ['"yes', '"nope"']),
+        ({"type": "string", "pattern": "^a$|^b$"}, ['"a"', '"b"'], ['"a', 'b"', '"ab"']),
+        ({"type": "string", "pattern": '^a"b$'}, [json.dumps('a"b')], ['"a"b"', '"ab"']),
+        ({"type": "string", "pattern": r"^\t$"}, [r'"\t"'], ['"\t"', r'"\\t"']),
+        ({"type": "string", "pattern": r"^\d{3}$"}, ['"007"'], ['"07"', '"0070"', '"abc"']),
+        ({"type": "string", "pattern": r"^\w+$"}, ['"a_1"'], ['""', '"a b"']),
+        ({"type": "string", "pattern": r"^a\.b$"}, ['"a.b"'], ['"axb"']),
+        ({"type": "string", "pattern": r"^(?:x|\s)[^\d\n-]{2,3}?$"}, ['"xab"', '" a."'], ['"x1b"', '"xa-"', '"xa"']),
+        ({"type": "string", "pattern": "b"}, ['"b"', '"abc"'], ['"ac"']),
+        ({"type": "string", "pattern": "^[a-z]+$", "minLength": 2, "maxLength": 3}, ['"ab"', '"abc"'], ['"a"', '"abcd"']),
+        ({"allOf": [{"type": "string"}, {"maxLength": 2}]}, ['"ab"', '""'], ["{}", '"abc"']),
+        ({"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"],
+          "allOf": [{"properties": {"b": {"type": "null"}}, "required": ["b"]}]},
+         ['{"a":null,"b":null}'], ['{"a":null}', '{"b":null}']),
+        ({"$ref": "#/$defs/a", "maxLength": 1, "$defs": {"a": {"type": "string"}}}, ['"x"'], ['"xy"', "1"]),
+        ({"type": "array", "prefixItems": [{"type": "null"}], "items": {"type": "boolean"}, "minItems": 2, "maxItems": 3},
+         ["[null,true]", "[null,true,false]"], ["[null]", "[true,true]", "[null,true,true,true]"]),
+        ({"type": "array", "prefixItems": [{"type": "null"}, {"type": "null"}], "maxItems": 1}, ["[null]"], ["[null,null]"]),
+        ({"type": "object", "required": ["a"]}, ['{"a":1}'], ["{}", '{"b":1}']),
+        ({"type": "object", "properties": {"ab": {"type": "null"}}, "additionalProperties": {"type": "boolean"}},
+         ['{"ab":null,"a":true}', '{"abc":true}'], ['{"ab":true}', r'{"\u0061b":true}']),
+        ({"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}}, "minProperties": 1},
+         ['{"a":null}', '{"b":null}'], ["{}"]),
+        ({"anyOf": [{"type": "integer"}, {"type": "string"}], "maximum": 5, "maxLength": 1}, ["5", '"a"'], ["6", '"ab"']),
+        ({"type": "string", "format": "date"}, ['"2024-02-29"', '"1999-12-31"'], ['"2023-02-29"', '"1999-04-31"']),
+        ({"type": "number", "minimum": 0, "maximum": 1}, ["0", "0.25", "1", "1.0"], ["-1", "1.5", "2"]),
+        ({"type": "number", "exclusiveMinimum": 0}, ["0.1", "7"], ["0", "-0.1"]),
         ({"type": "string"}, ['"a b"', r'"\n"', '"ö"'], ['"a\nb"', '"a\tb"', '"a', '"\\x"']),
         ({"type": "string", "pattern": "^a.c$"}, ['"abc"'], ['"a"c"', '"a\\c"', '"a\nc"', '"ab"']),
         ({"type": "string", "pattern": "^[^0-9]+$"}, ['"abc"'], ['"a"c"', '"a1"', '"a\\"']),
@@ -354,7 +382,9 @@ def test_schemas_become_grammars(
     ("schema", "unkept"),
     [
         (PERSON, ()),
-        ({"type": "integer", "minimum": 0}, ("minimum",)),
+        ({"type": "integer", "minimum": 0}, ()),
+        ({"type": "number", "minimum": 0.5}, ("minimum",)),
+        ({"type": "string", "minimum": 3}, ()),
         ({"properties": {"minimum": {"type": "null"}}}, ()),
         (
             {"properties": {"a": {"type": "array", "items": {"type": "number", "multipleOf": 2}}}},
@@ -362,9 +392,16 @@ def test_schemas_become_grammars(
         ),
         ({"type": "string", "format": "email"}, ("format email",)),
         ({"type": "string", "format": "date"}, ()),
-        ({"type": "object", "properties": {}, "required": ["a"]}, ("required",)),
-        ({"anyOf": [{"type": "null"}], "maxLength": 3}, ("maxLength",)),
-        ({"type": "string", "pattern": "^a$", "minLength": 4}, ("minLength",)),
+        (
+            {"type": "object", "properties": {"a": {}}, "patternProperties": {"b": {}}, "minProperties": 2},
+            ("minProperties",),
+        ),
+        ({"anyOf": [{"type": "null"}], "maxLength": 3}, ()),
+        ({"type": "string", "pattern": "^a+b+$", "minLength": 4}, ("minLength",)),
+        ({"type": "string", "maxLength": 5000}, ("maxLength",)),
+        ({"oneOf": [{"type": "null"}, {"type": "string"}]}, ()),
+        ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, ("oneOf (only one of them)",)),
+        ({"type": "null", "maxlength": 3}, ("maxlength",)),
     ],
 )
 def test_what_a_grammar_cannot_enforce_is_named(schema: dict[str, object], unkept: tuple[str, ...]) -> None:
@@ -375,7 +412,12 @@ def test_what_a_grammar_cannot_enforce_is_named(schema: dict[str, object], unkep
     "text",
     [
         "{", "[]", "3", '{"type": "strnig"}', '{"$ref": "#/nowhere"}', '{"$ref": "https://example.org/x"}',
-        '{"type": "string", "pattern": "a"}', '{"properties": 3}', '{"enum": 3}', "[" * 100_000,
+        '{"type": "string", "pattern": "(?=a)b"}', '{"pattern": "(a"}', '{"pattern": "a)"}', '{"pattern": "*"}',
+        '{"pattern": "[b-a]"}', '{"pattern": "a{2,1}"}', '{"pattern": "\\\\bx"}', '{"pattern": "a^b"}',
+        '{"pattern": "\\\\"}', '{"pattern": "(^a)*"}', '{"pattern": "[a"}', '{"pattern": "a{9999}"}',
+        '{"pattern": "\\\\p{L}"}', '{"pattern": "(a)\\\\1"}', '{"$ref": "#"}', '{"type": "integer", "minimum": 2, "maximum": 1}',
+        '{"allOf": [{"type": "string"}, {"type": "null"}]}', '{"minimum": "3"}', '{"maximum": 1e999}', '{"maxLength": -1}',
+        '{"properties": 3}', '{"enum": 3}', "[" * 100_000,
         '{"required": 3, "properties": {}}', '{"type": {}}',
     ],
 )  # fmt: skip
@@ -383,6 +425,69 @@ def test_what_is_no_schema_is_one_line(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         schema_grammar(text)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [(0, 9), (-5, 12), (17, 17), (99, 101), (-120, -7), (9, None), (None, -3), (0, None), (198, 1002)],
+)
+def test_integers_within_bounds(tiny_model: Model, low: int | None, high: int | None) -> None:
+    bounds = {**({} if low is None else {"minimum": low}), **({} if high is None else {"maximum": high})}
+    grammar = schema_grammar(json.dumps({"type": "integer", **bounds})).text
+    for n in sorted(
+        {*range(-22, 22), *range(-125, 1010, 17), 98, 99, 100, 101, 102, 197, 198, 999, 1002, 1003}
+    ):
+        inside = (low is None or n >= low) and (high is None or n <= high)
+        assert accepts(tiny_model, grammar, str(n)) == inside, n
+    for text in ("01", "-0", "1.0", "1e1", ""):
+        assert not accepts(tiny_model, grammar, text)
+
+
+def random_answer(model: Model, grammar: str, rng: np.random.Generator) -> str | None:
+    """What a model without sense would say; None if it does not come to an end."""
+    vocab, said = model.vocab, b""
+    every = np.arange(vocab.n_tokens)
+    with Grammar(vocab, grammar, vocab.ends) as machine:
+        for _ in range(60):
+            legal = every[machine.legal(every)]
+            ends = [t for t in legal if vocab.is_end(int(t))]
+            if ends and (len(ends) == len(legal) or rng.random() < 0.3):
+                return said.decode()
+            going_on = [int(t) for t in legal if not vocab.is_end(int(t))]
+            closing = [t for t in going_on if vocab.piece(t)[:1] in b'"}],']
+            token = int(rng.choice(closing if closing and rng.random() < 0.6 else going_on))
+            said += vocab.piece(token)
+            machine.advance(token)
+    return None
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["^a$|^b$", '^a"b$', r"^\t$", r"^\d{3}$", r"^\w+$", r"^a\.b$", "a|b", "^[^a]$", r"^.\\.$", r'^["\\]+$', "^$", "",
+     r"^\S{1,3}$", r"^\s$", r"^[\s\S]{2}$", r"^\u00e9|\x41", r"^(?:a|(b))?c*$", "^(^a|b)c", r"^\W$", r"^[\w.-]$"],
+)  # fmt: skip
+def test_what_a_pattern_lets_through_is_json_and_matches(tiny_model: Model, pattern: str) -> None:
+    grammar = schema_grammar(json.dumps({"type": "string", "pattern": pattern}))
+    assert grammar.unkept == ()
+    rng, answers = np.random.default_rng(1), 0
+    for _ in range(12):
+        text = random_answer(tiny_model, grammar.text, rng)
+        if text is not None:
+            answers += 1
+            flags = re.ASCII if "\\s" not in pattern else 0  # of spaces JSON Schema knows more than ASCII's
+            assert re.search(pattern, json.loads(text), flags), text
+    assert answers > 0
+
+
+def test_a_schema_may_stand_inside_itself(tiny_model: Model) -> None:
+    tree = {
+        "type": "object",
+        "properties": {"v": {"type": "null"}, "next": {"$ref": "#/$defs/t"}},
+        "required": ["v"],
+    }
+    grammar = schema_grammar(json.dumps({"$ref": "#/$defs/t", "$defs": {"t": tree}})).text
+    assert accepts(tiny_model, grammar, '{"v":null,"next":{"v":null}}')
+    assert not accepts(tiny_model, grammar, '{"v":null,"next":{}}')
 
 
 def test_a_schema_of_what_no_answer_can_say_is_one_line(tiny_target: Path) -> None:
@@ -471,7 +576,7 @@ def specli(*args: str) -> subprocess.CompletedProcess[str]:
 
 def test_command_line(tiny_target: Path, tmp_path: Path) -> None:
     schema = tmp_path / "schema.json"
-    schema.write_text(json.dumps({**PERSON, "minProperties": 1}))
+    schema.write_text(json.dumps({**PERSON, "not": {"const": 1}}))
     common = ("-m", str(tiny_target), "--temp", "0", "--max-tokens", "120", "hi")
     done = specli(
         *common, "--json-schema-file", str(schema), "--json", "--fixed", "--spec-type", "draft-self"
@@ -479,7 +584,7 @@ def test_command_line(tiny_target: Path, tmp_path: Path) -> None:
     shown = json.loads(done.stdout)
     assert done.returncode == 0 and shown["finish_reason"] == "stop"
     assert set(json.loads(shown["text"])) == {"name", "colour", "tags"}
-    assert any("minProperties" in notice for notice in shown["notices"])
+    assert any("enforce not:" in notice for notice in shown["notices"])
     assert shown["by_method"]["grammar"]["accepted"] > 0
 
     grammar = tmp_path / "list.gbnf"
