@@ -302,7 +302,7 @@ class Generator:
         rules.check(self.target.n_vocab, self.target.max_rows)
         for drafter in self.drafters:
             if isinstance(drafter, NeuralDrafter):
-                drafter.speak(Voice(rules.sampling, rules.seed, rules.coupled))
+                drafter.speak(Voice(rules.sampling, rules.seed, rules.coupled, rules.ends))
         self._answers += 1
         self.look_back()
         self._last_answer = Answer(

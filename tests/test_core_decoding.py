@@ -218,3 +218,16 @@ def test_a_draft_is_cut_whole() -> None:
     assert draft.first(2).match == 4
     assert draft.first(3) is draft
     assert len(draft.first(0)) == 0
+
+
+def test_nothing_is_drafted_behind_an_end() -> None:
+    """From the answer alone, however far the drafter sees: what follows an end can never be said."""
+    end = greedy(model(), PROMPT, 9)[8]
+    rules = Rules(GREEDY, ends={end})
+    plain = said(run(model(), PROMPT, [], rules))
+    cycles = run(model(), PROMPT, [oracle(40)], rules)
+    assert said(cycles) == plain and plain[-1] == end
+    assert sum(len(cycle.draft) for cycle in cycles) <= len(plain)
+    assert all(end not in cycle.draft.tokens[:-1] for cycle in cycles)
+    beyond = run(model(), PROMPT, [oracle(40)], Rules(GREEDY, max_tokens=60))
+    assert any(end in cycle.draft.tokens[:-1] for cycle in beyond)

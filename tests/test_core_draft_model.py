@@ -196,6 +196,18 @@ def test_vocabularies_of_two_sizes() -> None:
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
+def test_a_draft_ends_with_an_end_token(sampling: SamplingParams) -> None:
+    drafter = ModelDrafter(target(), FixedPacer(), VOCAB, 16)
+    for ends in ((), range(0, VOCAB, 2)):
+        drafter.speak(Voice(sampling, 5, ends=ends))
+        drafter.begin(PROMPT)
+        draft = drafter.propose(PROMPT, 16)
+        inner = [token in ends for token in draft.tokens[:-1]]
+        assert draft.tokens and not any(inner) and (len(draft) < 16) == bool(ends)
+        assert not ends or draft.tokens[-1] in ends
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
 def test_a_drafter_that_computes_no_numbers_gives_up(sampling: SamplingParams) -> None:
     broken = TableModel(np.full_like(TABLE, np.nan), 3, 4096)
     drafter = ModelDrafter(broken, FixedPacer(), VOCAB, 4)

@@ -27,6 +27,7 @@ from specli.core.table_model import TableModel
 from specli.core.trees import Growth, Prices, Shape, best_size, least_reach, pays_deeper, verify_tree
 from specli.core.types import Cycle, Distribution, Draft, Drafter, Tree, TreeModel
 from specli.core.verification import verify
+from specli.drafters.neural import Voice
 from specli.drafters.ngram import NgramSimple
 from specli.drafters.tree import TreeDrafter
 from specli.engine.context import Context, ContextParams, Rollback
@@ -120,6 +121,22 @@ def knows(model: TableModel) -> Callable[[Sequence[int], int], list[int]]:
 
 
 # -- the loop ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
+def test_no_branch_grows_behind_an_end(sampling: SamplingParams) -> None:
+    ends = range(0, VOCAB, 2)
+    found = NgramSimple(1, 4)
+    drafter = TreeDrafter("draft-model", similar(0.1), FixedPacer(), VOCAB, Shape(4, 3), [found])
+    drafter.speak(Voice(sampling, 3, ends=ends))
+    for seed in range(4):
+        history = [*PROMPT, *greedy(target(), PROMPT, 12), seed]
+        drafter.begin(history)
+        draft = drafter.propose(history, 40)
+        assert draft.tree is not None and len(draft) > 4
+        assert all(parent < 0 or draft.tokens[parent] not in ends for parent in draft.tree.parents)
+        assert any(token in ends for token in draft.tokens)
+
 
 
 @pytest.mark.parametrize("width", [None, 16])

@@ -102,16 +102,18 @@ def propose(
     pacer: Pacer,
     compete: bool = False,
     clock: Callable[[], float] = time.perf_counter,
+    ends: Container[int] = (),
 ) -> Draft:
     """The first draft, in the drafters' order, that has something to say and pays.
 
-    `compete`: later drafters are asked too, and go where they are worth more.
+    `compete`: later drafters are asked too, and go where they are worth more. `ends`: tokens behind which
+    nothing is drafted.
     """
     best = NO_DRAFT
     if limit > 0:
         for drafter in drafters:
             began = clock()
-            proposed = drafter.propose(history, limit).first(limit)
+            proposed = drafter.propose(history, limit).first(limit).until(ends)
             pacer.drafted(proposed, clock() - began)
             draft = pacer.choose(proposed, len(history))
             if draft.tokens:
@@ -154,50 +156,21 @@ def decode(
             return
         asked = clock()  # what the caller did since the last cycle is nobody's drafting
         limit = min(rules.exact_width or target.max_rows, room, room if left is None else left) - 1
-        draft = propose(drafters, history, limit, pacer, rules.compete, clock)
+        draft = propose(drafters, history, limit, pacer, rules.compete, clock, rules.ends)
         drafted = clock()
-
-        tokens = [history[-1], *draft.tokens]
-        if rules.exact_width is not None:  # same shape, same kernels, same bits
-            tokens += [history[-1]] * (rules.exact_width - len(tokens))
-        rows = _rows(target, draft, tokens)
+        rows = _rows(target, history[-1], draft, rules.exact_width)
         verified = clock()
 
-        def law(i: int, rows: Logits = rows, draft: Draft = draft) -> Distribution:
-            window = rules.sampling.window(history, draft.before(i))
-            if constraint is None:
-                return distribution(rows[i], window, rules.sampling)
-            if i > 0:  # asked for, so the tokens before it were accepted
-                constraint.advance(draft.tokens[i - 1])
-            return distribution(rows[i], window, rules.sampling, constraint.legal)
-
-        judge = verify if draft.tree is None else verify_tree
-        verdict = judge(draft, law, noise, len(history), rules.ends, rules.coupled)
-        if not verdict.tokens:
-            raise SpecliError("the grammar asks for something here that no token of this model can say")
-        if constraint is not None:
-            for token in verdict.tokens[verdict.accepted :]:
-                constraint.advance(token)
-        logprobs: tuple[TokenLogprobs, ...] = ()
-        if rules.logprobs is not None:
-            along = rows if draft.tree is None else rows[[0, *(node + 1 for node in verdict.path)]]
-            logprobs = token_logprobs(along, verdict.tokens, rules.logprobs)
+        verdict = _judge(draft, rows, history, rules, noise)
+        logprobs = _logprobs(draft, rows, verdict, rules.logprobs)
         history.extend(verdict.tokens)
         _commit(target, draft, verdict, len(history) - 1)
 
-        finish = None
-        if left is not None:
-            left -= len(verdict.tokens)
-        if verdict.tokens[-1] in rules.ends or (constraint is not None and constraint.over):
-            finish = "stop"
-        elif left == 0:
-            finish = "length"
-        elif len(verdict.tokens) == room:
-            finish = "context"
+        finish = _finish(verdict, rules, left, room)
+        left = None if left is None else left - len(verdict.tokens)
         end = clock()
         cycle = Cycle(
-            draft, verdict, len(tokens), depth, drafted - asked, verified - drafted, end - began, finish,
-            logprobs,
+            draft, verdict, len(rows), depth, drafted - asked, verified - drafted, end - began, finish, logprobs,
         )  # fmt: skip
         pacer.observe(history, cycle)
         for drafter in drafters:
@@ -207,12 +180,73 @@ def decode(
             return
 
 
-def _rows(target: LanguageModel, draft: Draft, tokens: list[int]) -> Logits:
-    """The logits after each of `tokens`: the pending one, the draft, and padding."""
+def _rows(target: LanguageModel, pending: int, draft: Draft, exact_width: int | None) -> Logits:
+    """The logits after each token of one decode: the pending one, the draft, and padding up to the exact
+    width: same shape, same kernels, same bits."""
+    tokens = [pending, *draft.tokens]
+    tokens += [pending] * ((exact_width or 0) - len(tokens))
     if draft.tree is None:
         return target.decode(tokens, rows=len(tokens))
     parents = [-1, *(parent + 1 for parent in draft.tree.parents)]
     return cast(TreeModel, target).branch(tokens, parents + [0] * (len(tokens) - len(parents)))
+
+
+def _judge(draft: Draft, rows: Logits, history: Sequence[int], rules: Rules, noise: Noise) -> Verdict:
+    """What the target makes of `draft`, given its `rows` of logits; the constraint has read the verdict."""
+    laws = _Laws(draft, rows, history, rules)
+    judge = verify if draft.tree is None else verify_tree
+    verdict = judge(draft, laws, noise, len(history), rules.ends, rules.coupled)
+    if not verdict.tokens:
+        raise SpecliError("the grammar asks for something here that no token of this model can say")
+    laws.read(verdict.tokens)
+    return verdict
+
+
+class _Laws:
+    """The target's distributions behind a draft, by row, under the rules.
+
+    They are asked for in order, and each only once the draft tokens before it were accepted. So the
+    constraint, which never goes back, may then read these.
+    """
+
+    def __init__(self, draft: Draft, rows: Logits, history: Sequence[int], rules: Rules) -> None:
+        self._draft, self._rows, self._history = draft, rows, history
+        self._sampling, self._constraint = rules.sampling, rules.constraint
+        self._n_read = 0
+
+    def __call__(self, row: int) -> Distribution:
+        accepted = self._draft.before(row)
+        window = self._sampling.window(self._history, accepted)
+        if self._constraint is None:
+            return distribution(self._rows[row], window, self._sampling)
+        self.read(accepted)
+        return distribution(self._rows[row], window, self._sampling, self._constraint.legal)
+
+    def read(self, said: Sequence[int]) -> None:
+        """Let the constraint read what this cycle has said so far, but for what it has read already."""
+        if self._constraint is not None:
+            for token in said[self._n_read :]:
+                self._constraint.advance(token)
+            self._n_read = len(said)
+
+
+def _logprobs(draft: Draft, rows: Logits, verdict: Verdict, top: int | None) -> tuple[TokenLogprobs, ...]:
+    """Of each emitted token and the `top` likeliest beside it; nothing where None are asked for."""
+    if top is None:
+        return ()
+    along = rows if draft.tree is None else rows[[0, *(node + 1 for node in verdict.path)]]
+    return token_logprobs(along, verdict.tokens, top)
+
+
+def _finish(verdict: Verdict, rules: Rules, left: int | None, room: int) -> str | None:
+    """Why the answer ends with `verdict`, as in `Cycle`. `left`, `room`: tokens that it could say, by its
+    limit and by the context."""
+    over = rules.constraint is not None and rules.constraint.over
+    if verdict.tokens[-1] in rules.ends or over:
+        return "stop"
+    if len(verdict.tokens) == left:
+        return "length"
+    return "context" if len(verdict.tokens) == room else None
 
 
 def _commit(target: LanguageModel, draft: Draft, verdict: Verdict, length: int) -> None:

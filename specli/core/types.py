@@ -6,7 +6,7 @@ Words as in the papers: a *drafter* proposes a `Draft`, the *target* judges it i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol, runtime_checkable
@@ -123,6 +123,15 @@ class Draft:
             self.match,
             self.confidence[:n],
             None if self.tree is None else self.tree.first(n),
+        )
+
+    def until(self, ends: Container[int]) -> Draft:
+        """The same draft, without what lies behind a token of `ends`, where nothing can follow. A tree as it is:
+        who grows one leaves that out."""
+        if self.tree is not None:
+            return self
+        return self.first(
+            next((i + 1 for i, token in enumerate(self.tokens) if token in ends), len(self.tokens))
         )
 
     @property

@@ -104,7 +104,7 @@ class TreeDrafter(ModelDrafter):
         """The branches of the others."""
         growth = Growth()
         for other in self._others:
-            draft, at = other.propose(history, limit).first(limit), -1
+            draft, at = other.propose(history, limit).first(limit).until(self._voice.ends), -1
             for token, reach in zip(draft.tokens, self._pacer.reach(draft, len(history))):
                 at = growth.add(token, at, reach, draft.method, 0.0)
         return growth
@@ -157,7 +157,8 @@ class TreeDrafter(ModelDrafter):
         """The likeliest nodes of a level, of those that the model knows and whose parents it has decoded, as
         far as its context has `room` for the tree."""
         nodes = [i for i in growth.level(level) if level == 0 or growth.parents[i] in numbers]
-        known = [i for i in nodes if self._fits([growth.tokens[i]])]
+        ends = self._voice.ends
+        known = [i for i in nodes if growth.tokens[i] not in ends and self._fits([growth.tokens[i]])]
         return sorted(known, key=lambda i: -growth.reach[i])[: min(self._shape.width, room - len(numbers))]
 
     def _opinion(self, history: Sequence[int], growth: Growth, node: int, row: Row, drawn: bool) -> _Opinion:
