@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from specli.chat.attached import read_attached
 from specli.chat.sessions import checked_name
-from specli.errors import SpecliError
+from specli.errors import SessionError, SpecliError
 from specli.ui import clipboard, looking, setting
 from specli.ui.command import Command
 from specli.ui.editor import edited
@@ -212,7 +212,10 @@ def _load(chat: Chat, name: str) -> None:
     if not name:
         chat.screen.complain("/load NAME: which one? /sessions lists them")
         return
-    chat.resume(name)
+    try:
+        chat.resume(name)
+    except SessionError as error:
+        raise SessionError(str(error).replace("`specli sessions`", "/sessions")) from error
 
 
 def _sessions(chat: Chat, _: str) -> None:
