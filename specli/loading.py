@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -17,9 +18,10 @@ from specli.engine.features import KINDS as FEATURES
 from specli.engine.gguf import Header, read_header
 from specli.engine.memory import Load, available_bytes, default_ctx_size, require_memory
 from specli.engine.model import Model, ModelParams
-from specli.engine.opening import snapshot_rows
+from specli.engine.opening import snapshot_rows, state_bytes
 from specli.engine.probe import TrialSettings
 from specli.errors import UsageError
+from specli.settings import Settings
 
 Say = Callable[[str], None]
 _CPU_CHUNK = 128  # tokens of a prompt between two looks at Ctrl-C: about a second on two cores
@@ -61,8 +63,7 @@ class Loader:
         self._check_memory()
         template.prepare()
         self._try_head()
-        inside = "draft-mtp" in self.methods and self.cast_list.draft_heads is None
-        model = self.open_model(self.request.model, self._settings.gpu_layers, load_mtp=inside)
+        model = self.open_model(self.request.model, self._settings.gpu_layers, load_mtp=self._heads_inside)
         self._repacks = model.params.use_extra_bufts and model.header.repackable
         return self._open_context(model, self._ctx_size(model.header), self._rows(), is_target=True)
 
@@ -71,16 +72,28 @@ class Loader:
             return self._settings.fixed_width
         return context.MAX_ROWS if self.methods else 1
 
+    @property
+    def _heads_inside(self) -> bool:
+        """Whether prediction heads in the target's own file draft."""
+        return "draft-mtp" in self.methods and self.cast_list.draft_heads is None
+
     def _ctx_size(self, header: Header) -> int:
         s = self._settings
-        return s.ctx_size or default_ctx_size(header, s.cache_type_k, s.cache_type_v)
+        return s.ctx_size or default_ctx_size(
+            header, s.cache_type_k, s.cache_type_v, heads_inside=self._heads_inside
+        )
 
     def _check_memory(self) -> None:
         s = self._settings
         target = sound_header(self.request.model)
         n_ctx = self._ctx_size(target)
-        loads = [self._load_of(target, n_ctx, self._rows(), s.gpu_layers)]
+        rows = self._rows()
+        loads = [replace(self._load_of(target, n_ctx, rows, s.gpu_layers), state=_states(target, rows, s))]
+        if self._heads_inside:
+            heads = self._load_of(target, n_ctx, self.cast_list.heads.heads, s.gpu_layers)
+            loads.append(replace(heads, heads_inside=True))
         drafts = {"auto", "draft-model", *FEATURES} & set(s.types) or s.origin("draft-model") == "flag"
+        drafts = drafts or (self.cast_list.draft_heads is not None and "draft-mtp" in self.methods)
         if self.request.draft is not None and drafts:
             loads.append(
                 self._load_of(read_header(self.request.draft), n_ctx, self._draft_rows, s.spec_draft_ngl)
@@ -222,3 +235,11 @@ class Loader:
             branches=branches,
         )
         return self._stack.enter_context(Context(model, params))
+
+
+def _states(header: Header, rows: int, s: Settings) -> int:
+    """Bytes of a target's recurrent states: one, and one for each row that can be gone back to."""
+    one = state_bytes(header)
+    if rows > 1:
+        rows = s.fixed_width or min(rows, snapshot_rows(header, available_bytes()))
+    return one * rows

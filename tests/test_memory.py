@@ -26,6 +26,7 @@ from specli.engine.memory import (
     weight_bytes,
 )
 from specli.engine.model import Model, ModelParams
+from specli.engine.opening import state_bytes
 from specli.errors import MemoryShortage
 from specli.profiles import load, resolve
 
@@ -97,6 +98,49 @@ def test_target_and_draft_count_together(tiny_target: Path, tiny_draft: Path) ->
     assert not plan(loads, alone + RESERVE).fits
     with pytest.raises(MemoryShortage, match=r"tiny-target-mtp .* tiny-draft .* are free"):
         require_memory(loads, alone + RESERVE)
+
+
+@pytest.mark.parametrize("types", ["auto", "draft-mtp", "none"])
+def test_the_cache_of_heads_inside_counts(tiny_target: Path, types: str) -> None:
+    """With heads: what would pass for the model alone, and then fail in the library, is refused before."""
+    header = read_header(tiny_target)
+    own = kv_bytes_per_token(header, "f16", "f16")
+    beside = kv_bytes_per_token(header, "f16", "f16", heads_inside=True)
+    assert beside == own / ((header.block_count or 0) - 1)  # one head, a layer like the others
+    settings = resolve(load(), {"ctx-size": 2_000_000_000, "spec-type": types})
+    with pytest.raises(MemoryShortage) as error:
+        Generator(Request(settings, tiny_target))
+    assert ("tiny-target-mtp's prediction heads with a context" in str(error.value)) == (types != "none")
+
+
+def test_a_context_fits_only_with_the_heads_beside_it(tiny_target: Path) -> None:
+    model = Load(read_header(tiny_target), 4096)
+    heads = Load(model.header, 4096, heads_inside=True)
+    assert need(heads).weights == 0 < need(heads).cache
+    assert plan([model], need(model).total + RESERVE).fits
+    assert not plan([model, heads], need(model).total + RESERVE).fits
+    assert plan([model, heads], need(model).total + need(heads).total + RESERVE).fits
+
+
+def test_snapshots_of_a_recurrent_state_count(tiny_hybrid: Path, tiny_target: Path) -> None:
+    one = need(Load(read_header(tiny_hybrid), 512)).cache
+    assert need(Load(read_header(tiny_hybrid), 512, state=1000)).cache == one + 1000
+    assert state_bytes(read_header(tiny_hybrid)) > 0 == state_bytes(read_header(tiny_target))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="address space is bounded as on Linux")
+def test_what_the_check_lets_through_can_be_opened_with_heads(tiny_target: Path) -> None:
+    """Under a limit on address space the model alone would fit and its heads would not."""
+    script = (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (3_000_000 * 1024,) * 2); "
+        "from specli.cli.main import main; import sys; sys.exit(main(sys.argv[1:]))"
+    )
+    arguments = ["run", "-m", str(tiny_target), "-t", "1", "-n", "4", "-c", "900000", "--spec-type", "auto",
+                 "--no-repack", "--no-stdin", "-q", "hi"]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 1 and "prediction heads with a context of 900000" in done.stderr, done.stderr
 
 
 def test_too_little_for_the_weights_names_no_context(tiny_target: Path) -> None:

@@ -33,15 +33,17 @@ RESERVE = 128 * _MIB
 """Left to the rest of this process: Python, the library's own tables, the texts."""
 
 
-def kv_bytes_per_token(header: Header, type_k: str, type_v: str) -> float:
-    """Bytes of cache for one token of context; 0.0 where the file does not say enough."""
+def kv_bytes_per_token(header: Header, type_k: str, type_v: str, heads_inside: bool = False) -> float:
+    """Bytes of cache for one token of context; 0.0 where the file does not say enough. `heads_inside`: of the
+    prediction heads inside the model, which keep a cache of their own."""
     arch = header.architecture
     heads = header.integer(f"{arch}.attention.head_count") or 0
     width = header.integer(f"{arch}.embedding_length") or 0
     head = width // heads if heads else 0
     key = header.integer(f"{arch}.attention.key_length") or head
     value = header.integer(f"{arch}.attention.value_length") or head
-    return _kv_heads(header, heads) * (key * _BITS[type_k] + value * _BITS[type_v]) / 8
+    n_heads = _heads_kv_heads(header, heads) if heads_inside else _kv_heads(header, heads)
+    return n_heads * (key * _BITS[type_k] + value * _BITS[type_v]) / 8
 
 
 def _kv_heads(header: Header, heads: int) -> int:
@@ -55,6 +57,16 @@ def _kv_heads(header: Header, heads: int) -> int:
         header.integer(f"{arch}.full_attention_interval") or 1
     )  # hybrids attend in every so many layers
     return layers // interval * (header.integer(key) or heads)
+
+
+def _heads_kv_heads(header: Header, heads: int) -> int:
+    """Key-value heads of the layers of the prediction heads together, which come last."""
+    key = f"{header.architecture}.attention.head_count_kv"
+    layers = header.nextn_predict_layers
+    if isinstance(header.metadata.get(key), ArrayInfo):
+        last = header.array(key)[-layers:] if layers else []
+        return sum(n or heads for n in last if isinstance(n, int))
+    return layers * (header.integer(key) or heads)
 
 
 def available_bytes() -> int:
@@ -71,11 +83,13 @@ def _address_space_left() -> int | None:
     except ImportError:  # Windows
         return None
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    return (
-        None if limit == resource.RLIM_INFINITY else max(0, limit - int(psutil.Process().memory_info().vms))
-    )
+    if limit == resource.RLIM_INFINITY:
+        return None
+    return max(0, limit - int(psutil.Process().memory_info().vms) - _MAPPED_UNUSED)
 
 
+_MAPPED_UNUSED = 192 * _MIB
+"""Address space that threads to come take beside what they use: stacks, and what malloc sets apart for each."""
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUPS = Path("/proc/self/cgroup")
 
@@ -116,11 +130,16 @@ def _cgroup_folders(root: Path, own: Path) -> list[Path]:
     return folders
 
 
-def default_ctx_size(header: Header, type_k: str, type_v: str, most: int = 8192) -> int:
+def default_ctx_size(
+    header: Header, type_k: str, type_v: str, most: int = 8192, heads_inside: bool = False
+) -> int:
     """Context for those who asked for none: the model's own, at most `most`, and at most what a
-    quarter of the memory left beside the weights can hold; at least 512."""
+    quarter of the memory left beside the weights can hold, the cache of its prediction heads (`heads_inside`)
+    included; at least 512."""
     size = min(header.context_length or most, most)
     per_token = kv_bytes_per_token(header, type_k, type_v)
+    if heads_inside:
+        per_token += kv_bytes_per_token(header, type_k, type_v, heads_inside=True)
     if per_token:
         free = available_bytes() - weight_bytes(header)
         size = min(size, max(512, int(free / 4 / per_token) // 256 * 256))
@@ -135,7 +154,9 @@ def weight_bytes(header: Header) -> int:
 @dataclass(frozen=True, slots=True)
 class Load:
     """A model with one context that is to be loaded. `gpu_layers`: how many layers go to the GPU, -1 for
-    all; 0 also where there is none. `n_ubatch`, `max_rows`, `type_k`, `type_v`: as in ContextParams."""
+    all; 0 also where there is none. `n_ubatch`, `max_rows`, `type_k`, `type_v`: as in ContextParams. `state`:
+    bytes of its recurrent states, snapshots included. `heads_inside`: it is the context of the prediction heads
+    inside a model, whose weights another load has."""
 
     header: Header
     n_ctx: int
@@ -144,11 +165,14 @@ class Load:
     type_k: str = "f16"
     type_v: str = "f16"
     gpu_layers: int = 0
+    state: int = 0
+    heads_inside: bool = False
 
     @property
     def name(self) -> str:
         """The model's name in messages."""
-        return self.header.path.name.removesuffix(".gguf")
+        name = self.header.path.name.removesuffix(".gguf")
+        return f"{name}'s prediction heads" if self.heads_inside else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +197,9 @@ class Need:
 
 def need(load: Load) -> Need:
     """What `load` takes, estimated from its file's header."""
-    weights = weight_bytes(load.header)
-    cache = ceil(kv_bytes_per_token(load.header, load.type_k, load.type_v) * load.n_ctx)
+    weights = 0 if load.heads_inside else weight_bytes(load.header)
+    per_token = kv_bytes_per_token(load.header, load.type_k, load.type_v, load.heads_inside)
+    cache = ceil(per_token * load.n_ctx) + load.state
     return Need(weights, cache, _work(load), int(_gpu_share(load) * (weights + cache)))
 
 
