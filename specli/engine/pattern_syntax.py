@@ -270,9 +270,13 @@ _CLASSES: dict[str, Ranges] = {
     "d": ((48, 57),),
     "w": ((48, 57), (65, 90), (95, 95), (97, 122)),
     "s": ((9, 13), (32, 32), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A), (0x2028, 0x2029), (0x202F, 0x202F),
-          (0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF)),
+          (0x205F, 0x205F), (0x3000, 0x3000)),
 }  # fmt: skip
-_OTHER_SPACES: Ranges = ((0x1C, 0x1F), (0x85, 0x85))  # to Python, so not in \S either
+_OTHER_SPACES: Ranges = (
+    (0x1C, 0x1F),
+    (0x85, 0x85),
+    (0xFEFF, 0xFEFF),
+)  # to some readers: in neither \s nor \S
 
 
 # -- anchors ---------------------------------------------------------------------------------------
