@@ -85,10 +85,10 @@ def key_of(model: Path, draft: Path | None, settings: Settings) -> Key:
     )
 
 
-def profile_name(model: Path, draft: Path | None) -> str:
-    """What the tuned profile of these models is called."""
+def profile_file(model: Path, draft: Path | None) -> Path:
+    """Where the tuned profile of these models is; its name is that of the file, without the ending."""
     parts = [re.sub(r"[^\w.-]+", "-", path.name.removesuffix(".gguf")) for path in (model, draft) if path]
-    return "tuned-" + "+".join(parts)
+    return profiles.own_profiles_dir() / f"tuned-{'+'.join(parts)}.toml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,23 +140,22 @@ class Stale:
 
 def find(model: Path, draft: Path | None, settings: Settings) -> Tuned | Stale | None:
     """The tuned profile of these models, None if there is none."""
-    name = profile_name(model, draft)
-    path = profiles.own_profiles_dir() / f"{name}.toml"
+    path = profile_file(model, draft)
     if not path.is_file():
         return _without_draft(model, draft)
     try:
         profile = profiles.load(str(path))
     except ProfileError as error:
-        return Stale(name, f"something that cannot be read any more ({error})")
+        return Stale(path.stem, f"something that cannot be read any more ({error})")
     return judge(profile, key_of(model, draft, settings))
 
 
 def _without_draft(model: Path, draft: Path | None) -> Stale | None:
     """What was tuned for the model alone does not hold with a draft."""
-    name = profile_name(model, None)
-    if draft is None or not (profiles.own_profiles_dir() / f"{name}.toml").is_file():
+    path = profile_file(model, None)
+    if draft is None or not path.is_file():
         return None
-    return Stale(name, "no draft model", f" --draft-model {shlex.quote(str(draft))}")
+    return Stale(path.stem, "no draft model", f" --draft-model {shlex.quote(str(draft))}")
 
 
 def judge(profile: Profile, key: Key) -> Tuned | Stale:

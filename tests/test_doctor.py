@@ -14,7 +14,7 @@ from specli import profiles
 from specli.doctor import Check, examine
 from specli.profiles import Profile
 from specli.settings import Settings
-from specli.tuned import FORMAT, key_of, profile_name
+from specli.tuned import FORMAT, key_of, profile_file
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def test_everything_is_looked_at(tiny_draft: Path) -> None:
 
 
 def test_the_tuned_profile_that_run_would_use_is_named(tmp_path: Path, tiny_draft: Path) -> None:
-    name = profile_name(tiny_draft, None)
+    name = profile_file(tiny_draft, None).stem
     own = tmp_path / "config" / "profiles"
     own.mkdir(parents=True)
 

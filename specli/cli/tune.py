@@ -84,7 +84,7 @@ def tune(
     length = tokens or given or TOKENS
     prompts = mixed(load(like) if like else shipped())
     plan = _plan(shared, settings, length, budget, reverse)
-    paths.require_place(paths.config_dir() / "profiles")
+    paths.require_place(profiles.own_profiles_dir())
 
     say = announcer(shared.quiet)
     noise = _note_load()
@@ -167,10 +167,9 @@ def _note_load() -> str | None:
 def _kept(generator: Generator) -> str | None:
     """What an earlier tune found for these models, in a few words."""
     from specli import profiles
-    from specli.tuned import profile_name
+    from specli.tuned import profile_file
 
-    name = profile_name(generator.request.model, generator.request.draft)
-    path = profiles.own_profiles_dir() / f"{name}.toml"
+    path = profile_file(generator.request.model, generator.request.draft)
     if not path.is_file():
         return None
     try:
@@ -181,7 +180,7 @@ def _kept(generator: Generator) -> str | None:
             float(str(measured["speedup"])),
         )
     except (SpecliError, KeyError, ValueError):
-        return f"{name}, which cannot be read any more"
+        return f"{path.stem}, which cannot be read any more"
     gain = "" if choice == "off" else f", {speedup:.2f} times plain"
     return f"{choice}{gain}, of {date}, over {measured.get('workload', 'other prompts')}"
 
@@ -228,22 +227,21 @@ def _write(
 ) -> Path | None:
     """Write the profile if the choice is settled. Raises SpecliError where it cannot be written."""
     from specli import profiles
-    from specli.paths import config_dir, write_atomic
+    from specli.paths import write_atomic
     from specli.tune.verdict import Measured, to_profile
-    from specli.tuned import key_of, profile_name
+    from specli.tuned import key_of, profile_file
 
     if not result.choice.settled:  # an earlier profile may rest on more
         return None
     request = generator.request
     key = key_of(request.model, request.draft, settings)
-    name = profile_name(request.model, request.draft)
-    path = config_dir() / "profiles" / f"{name}.toml"
+    path = profile_file(request.model, request.draft)
     date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     measured = Measured(
         key, result.costs, result.standings, result.scouted, settings.temp, workload, date, busy
     )
     draft = settings.draft_model or (str(request.draft) if request.draft else None)
-    write_atomic(path, profiles.to_toml(to_profile(name, str(path), result.choice, measured, draft)))
+    write_atomic(path, profiles.to_toml(to_profile(path.stem, str(path), result.choice, measured, draft)))
     return path
 
 
