@@ -2,18 +2,20 @@
 
 The template is rendered with a placeholder for every message, so it is known which text is the
 template's and which the user's. Control tokens are recognised in the template's text alone: what a
-user wrote cannot forge a turn. Answers go in as the very tokens they were emitted as, so the cache
-of the turns before still fits.
+user wrote cannot forge a turn, even where the template alters it. Answers go in as the very tokens they
+were emitted as, so the cache of the turns before still fits.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from specli.chat.attached import Attached
 from specli.chat.given import Given
+from specli.chat.guards import UNCLEAR, ControlTexts, Guards
 from specli.engine.template import ChatTemplate, TemplateRefusal
 from specli.engine.vocab import Vocab
 
@@ -36,10 +38,12 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A stretch of a rendered prompt: the template's own text, or what message `index` says."""
+    """A stretch of a rendered prompt: the template's own text, or what message `index` says. `plain`: no control
+    tokens are recognised in it; what a message says is always so."""
 
     text: str
     index: int | None = None
+    plain: bool = False
 
 
 class Prompter:
@@ -48,6 +52,7 @@ class Prompter:
     def __init__(self, vocab: Vocab, template: ChatTemplate | None) -> None:
         self._vocab = vocab
         self._template = template
+        self._controls: ControlTexts | None = None
 
     @property
     def has_template(self) -> bool:
@@ -93,18 +98,61 @@ class Prompter:
             if folded is None:
                 raise
             pieces = self._render(folded)  # indices of the folded list: one less
-            return [_Piece(p.text, None if p.index is None else p.index + 1) for p in pieces]
+            return [replace(p, index=None if p.index is None else p.index + 1) for p in pieces]
 
     def _render(self, messages: Sequence[Message]) -> list[_Piece]:
         assert self._template is not None
-        marks = [f"\ue000{i}\ue001" for i in range(len(messages))]
-        marked = self._template.render([{"role": m.role, "content": k} for m, k in zip(messages, marks)])
-        real = self._template.render([{"role": m.role, "content": m.content} for m in messages])
+        contents = [message.content for message in messages]
+        marked = self._rendered(messages, [f"\ue000{i}\ue001" for i in range(len(messages))])
+        real = self._rendered(messages, contents)
         for edit in (_as_is, str.strip):
-            contents = [edit(m.content) for m in messages]
-            if _fill(marked, contents) == real:
-                return _split(marked, contents)
-        return _locate(real, [m.content for m in messages])
+            edited = [edit(content) for content in contents]
+            if _fill(marked, edited) == real:
+                return _split(marked, edited)
+        return self._altered(real, marked, messages, contents)
+
+    def _rendered(self, messages: Sequence[Message], contents: Sequence[str]) -> str:
+        assert self._template is not None
+        return self._template.render(
+            [{"role": m.role, "content": content} for m, content in zip(messages, contents)]
+        )
+
+    def _altered(
+        self, real: str, marked: str, messages: Sequence[Message], contents: Sequence[str]
+    ) -> list[_Piece]:
+        """For templates that treat contents in ways of their own: each content is looked for in the rendered
+        text, and control texts in it are guarded on their way there, whether or not it is found."""
+        if self._controls is None:
+            self._controls = ControlTexts(self._vocab)
+        guards = Guards(self._controls, [real, *contents])
+        for everywhere in (True, False):
+            # marks can be in a template's way where it takes apart what a model said, by tags that are tokens
+            guarded = [
+                guards.put(c) if everywhere or m.tokens is None else c for m, c in zip(messages, contents)
+            ]
+            text = real if guarded == contents else self._rendered(messages, guarded)
+            if guards.without(text) == real:
+                break
+        else:
+            raise TemplateRefusal(UNCLEAR)
+        pieces: list[_Piece] = []
+        for piece in _locate(text, guarded):
+            if piece.index is not None:
+                pieces.append(replace(piece, text=guards.without(piece.text)))
+            else:
+                pieces += [_Piece(part, plain=plain) for part, plain in guards.split(piece.text)]
+        found = {piece.index for piece in pieces}
+        lost = [m for i, m in enumerate(messages) if i not in found and m.content.strip()]
+        if lost and self._controls_in(pieces) - self._controls_in(_split(marked, contents)) - Counter(
+            token for message in lost for token in message.tokens or ()
+        ):
+            raise TemplateRefusal(UNCLEAR)  # what was altered reads as control tokens now
+        return pieces
+
+    def _controls_in(self, pieces: Sequence[_Piece]) -> Counter[int]:
+        """The control tokens that the template's own text is taken to hold."""
+        own = (piece.text for piece in pieces if piece.index is None and not piece.plain)
+        return Counter(t for text in own for t in self._split_control(text)[1] if self._vocab.is_control(t))
 
     # -- tokens ---------------------------------------------------------------------------------
 
@@ -119,7 +167,7 @@ class Prompter:
                 out += self._vocab.tokenize(plain)
                 out += said
                 plain = ""
-            elif piece.index is not None:
+            elif piece.index is not None or piece.plain:
                 plain += piece.text
             else:
                 head, control, tail = self._split_control(piece.text)
@@ -177,7 +225,7 @@ def _split(marked: str, contents: Sequence[str]) -> list[_Piece]:
 
 
 def _locate(real: str, contents: Sequence[str]) -> list[_Piece]:
-    """For templates that treat contents in ways of their own: find each in the rendered text, in turn."""
+    """Find each content in the rendered text, in turn."""
     pieces: list[_Piece] = []
     at = 0
     for index, content in enumerate(contents):
