@@ -341,7 +341,7 @@ def test_the_shell_completes_commands_options_models_profiles_and_methods(tmp_pa
     (tmp_path / "sessions").mkdir()
     (tmp_path / "sessions" / "holiday.json").touch()
     assert complete("specli chat --resume h", SPECLI_DATA_DIR=str(tmp_path)) == ["holiday"]
-    Shelf(tmp_path / "sessions").write("rome", Session((Message("user", "What now?\nGo"),), "m", "f"))
+    Shelf(tmp_path / "sessions").write("rome", Session((Message("user", "What now?\n\\$(Go)'\""),), "m", "f"))
     fish = {"_SPECLI_COMPLETE": "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
     line = "specli chat --resume r"
     shown = complete(line, SPECLI_DATA_DIR=str(tmp_path), _TYPER_COMPLETE_ARGS=line, **fish)

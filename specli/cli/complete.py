@@ -81,14 +81,16 @@ def sessions(incomplete: str) -> list[tuple[str, str]]:
 
 
 def _title(path: Path) -> str:
-    """How the first question begins. It stands on the second line of the file, and only that is read."""
+    """How the first question begins. It stands on the second line of the file, and only that is read. Shells
+    evaluate what they are given, so it is letters, digits and harmless marks."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             file.readline(_HEAD)
             words = json.loads(file.readline(_HEAD).rstrip().rstrip(","))["text"].split()
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return ""
-    return " ".join(words)[:60]
+    plain = (char if char.isalnum() or char in ".,:;?!-+" else " " for char in " ".join(words[:60]))
+    return " ".join("".join(plain).split())[:60]
 
 
 def _changed(path: Path) -> float:
