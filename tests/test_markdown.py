@@ -188,6 +188,7 @@ def test_marks_in_a_line(source: str, shown: str) -> None:
         ("- \n-\n1.\n", "- \n-\n1.\n"),
         ("a\n\n    x = **a\n\n\ty **b**\n", "a\n\n    x = **a\n\n\ty **b**\n"),
         ("- a\n\n    b **c**\n", "• a\n\n    b c\n"),
+        ("- a\n## B\n\n    **c**\n    **d**\n", "• a\nB\n\n    **c**\n    **d**\n"),
         ("| no table\nx\n", "| no table\nx\n"),
         ("| a |\n| b |\nx\n", "| a |\n| b |\nx\n"),
         ("~~~\n**x**\n~~~\ny **z**\n", "~~~\n**x**\n~~~\ny z\n"),

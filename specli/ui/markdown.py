@@ -163,7 +163,7 @@ class Markdown:
                 return [*self._end_table(), Run(self._line, self._palette.dim, hard=True)]
         if _RULE.fullmatch(self._line):
             self._close()
-            length = min(self._width() - terminal.cells(self._margin), 60)
+            length = min(max(3, self._width() - terminal.cells(self._margin)), 60)
             return [*self._end_table(), Run(self._symbol("─") * length, self._palette.dim, hard=True)]
         return []
 
@@ -177,6 +177,7 @@ class Markdown:
             return items + self._paragraph()
         self._close()
         if heading is not None:
+            self._in_list = any(self._open)
             self._style = terminal.BOLD + (f";{terminal.UNDERLINE}" if len(heading[1]) == 1 else "")
             self._line = self._line[heading.end() :]
         return items
