@@ -15,7 +15,6 @@ from specli.tune.candidates import AUTO, Candidate
 
 MOST_PASSES = 36
 """Pairs with plain decoding after which more would not change the choice."""
-_FINALISTS = 2  # that the last round begins with
 
 
 class Trial(Protocol):
@@ -95,16 +94,17 @@ def halve(
     n_workloads: int,
     trial: Trial,
     left: Callable[[], float],
+    finalists: int = 2,
 ) -> list[Standing]:
     """Standings of all, the best first: by the last round they took part in, then by speed.
 
     Each round has an equal share of the time `left()` (seconds) says there is, and at least one prompt.
     Every candidate of a round runs on the same prompts, in turns with `plain`. `auto` stays to the end: it is what
-    a winner has to be better than.
+    a winner has to be better than. The last round has `finalists`, and `auto`.
     """
     standings = [Standing(each) for each in candidates]
     alive = list(standings)
-    rounds = max(1, ceil(log2(max(1, len(alive)) / _FINALISTS)) + 1)
+    rounds = max(1, ceil(log2(max(1, len(alive)) / finalists)) + 1)
     passes = 0
     for turn in range(rounds):
         until = left() * (1 - 1 / (rounds - turn))  # what must remain for the rounds to come
@@ -119,7 +119,7 @@ def halve(
             if left() - another < until or passes >= MOST_PASSES:
                 break
         if turn < rounds - 1:
-            kept = _sorted(alive)[: max(_FINALISTS, ceil(len(alive) / 2))]
+            kept = _sorted(alive)[: max(finalists, ceil(len(alive) / 2))]
             kept += [
                 each for each in alive if each.candidate.name == AUTO and all(each is not k for k in kept)
             ]
