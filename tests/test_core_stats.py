@@ -106,6 +106,27 @@ def test_speedup() -> None:
     assert both.speedup(99.0) == pytest.approx(5 / 1.5 * 0.5)  # its own measure goes first
 
 
+def test_speedup_goes_by_the_plain_decodes_around_each_draft() -> None:
+    """A machine that gets slower by half in the midst of an answer: drafts gain the same in both halves."""
+
+    def half(scale: float, *drafts: int) -> list[Cycle]:
+        cycles = []
+        for n in drafts:
+            cycles += [cycle(0, 0, seconds=(0.0, scale, scale))] * 12
+            cycles += [cycle(3, 3, seconds=(0.0, 2 * scale, 2 * scale))] * n
+        return cycles
+
+    first = cycle(0, 0, seconds=(0.0, 1.0, 1.0))
+    late = fold(first, *half(1.0, 0, 0, 0), *half(2.0, 3, 3))
+    gain = late.speedup()
+    plain_s, drafted_s = 3 * 12 + 2 * 24, 6 * 4.0
+    assert gain == pytest.approx((plain_s + 6 * 4 * 2.0) / (plain_s + drafted_s))
+    assert late.plain_token_s == pytest.approx(2.0) and late.plain_decodes == 60
+    assert late.break_even_length() == pytest.approx(2.0)
+    early = fold(first, cycle(3, 3, seconds=(0.0, 2.0, 2.0)), *half(1.0, 1, 0))
+    assert early.plain_token_s == pytest.approx(1.0)
+
+
 # figures users can act on
 
 

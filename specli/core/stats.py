@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from statistics import median
 
 from specli.core.acceptance import break_even
 from specli.core.types import Cycle
+
+_NEAR = 5  # plain decodes before a draft, and behind it, that tell what one would have taken in its place
 
 
 @dataclass(slots=True)
@@ -42,9 +44,12 @@ class Stats:
     _tested_at: list[int] = field(default_factory=list)
     _accepted_at: list[int] = field(default_factory=list)
     _plain: list[float] = field(default_factory=list)
-    # emitted by cycles with a draft, and the time of those without, looking left out
-    _drafted_tokens: int = 0
+    # the time of cycles without a draft, looking left out; what those with one emitted, and what that would
+    # have taken plain decoding, but for the latest: (plain decodes before them, tokens)
     _undrafted_s: float = 0.0
+    _drafted_tokens: int = 0
+    _priced_s: float = 0.0
+    _unpriced: deque[tuple[int, int]] = field(default_factory=deque)
 
     def fold(self, cycle: Cycle, plain_width: int = 1) -> None:
         """Add one cycle. `plain_width`: the width that plain decoding would have in this mode."""
@@ -60,11 +65,14 @@ class Stats:
         self.widths[cycle.width] += 1
         if self.cycles > 1:
             if draft.tokens:
-                self._drafted_tokens += len(verdict.tokens)
+                self._price_later(len(verdict.tokens))
             else:
                 self._undrafted_s += cycle.total_s - cycle.draft_s
-        if cycle.width == plain_width and self.cycles > 1:  # the first decode warms up
-            self._plain.append(cycle.verify_s)
+            if cycle.width == plain_width:  # not the first decode, which warms up
+                self._plain.append(cycle.verify_s)
+                while self._unpriced and self._unpriced[0][0] + _NEAR <= len(self._plain):
+                    before, tokens = self._unpriced.popleft()
+                    self._priced_s += tokens * self._near(before)
         if draft.tokens:
             for method in (draft.method,) * len(draft) if draft.tree is None else draft.tree.methods:
                 self._of(method).drafted += 1
@@ -80,6 +88,19 @@ class Stats:
                     self._accepted_at.append(0)
                 self._tested_at[i] += 1
                 self._accepted_at[i] += i < verdict.accepted
+
+    def _price_later(self, tokens: int) -> None:
+        self._drafted_tokens += tokens
+        before = len(self._plain)
+        if self._unpriced and self._unpriced[-1][0] == before:
+            tokens += self._unpriced.pop()[1]
+        self._unpriced.append((before, tokens))
+
+    def _near(self, before: int) -> float:
+        """Median of the plain decodes around one place, seconds. What else the machine does, heat and a longer
+        context change what they take, and drafts may all stand where it is slow."""
+        start = max(0, min(before - _NEAR, len(self._plain) - 2 * _NEAR))
+        return median(self._plain[start : start + 2 * _NEAR])
 
     def _of(self, method: str) -> MethodStats:
         return self.by_method.setdefault(method, MethodStats())
@@ -128,8 +149,14 @@ class Stats:
 
     @property
     def plain_token_s(self) -> float | None:
-        """Seconds of one plain decode in this answer: the median of those that had no draft."""
-        return median(self._plain) if self._plain else None
+        """Seconds of one plain decode in this answer: the median of those that had no draft; where there were
+        drafts, of those around each, on average over the tokens that these brought."""
+        if not self._plain:
+            return None
+        if not self._drafted_tokens:
+            return median(self._plain)
+        later = sum(tokens * self._near(before) for before, tokens in self._unpriced)
+        return (self._priced_s + later) / self._drafted_tokens
 
     @property
     def plain_decodes(self) -> int:
@@ -154,7 +181,7 @@ class Stats:
     def break_even_length(self, plain_token_s: float | None = None) -> float | None:
         """Tokens that a drafting cycle must emit to be as fast as plain decoding, at what such cycles cost
         in this answer. `plain_token_s` as in `speedup`."""
-        plain = self.plain_token_s if self._plain else plain_token_s
+        plain = self.plain_token_s or plain_token_s
         if not plain or not self.drafting_cycles:
             return None
         return self.drafting_s / self.drafting_cycles / plain
@@ -180,7 +207,7 @@ class Stats:
         time = self.total_s - self.first_s
         if self.cycles < 2 or time <= 0.0:
             return None
-        plain = self.plain_token_s if self._plain else plain_token_s
+        plain = self.plain_token_s or plain_token_s
         if plain is None and self._drafted_tokens:
             return None
         outside = max(0.0, self.total_s - self.verify_s - self.draft_s) / self.cycles

@@ -27,7 +27,11 @@ class Totals:
 
 def report(last: Answer | None, totals: Totals, cached: int, n_ctx: int) -> list[str]:
     """Lines on the last answer and on the whole conversation. `cached` of `n_ctx` tokens are in use."""
-    gone = "the last answer has no figures here: it was taken back, or another model's" if totals.answers else None
+    gone = (
+        "the last answer has no figures here: it was taken back, or another model's"
+        if totals.answers
+        else None
+    )
     lines = _last(last) if last is not None else [gone or "no answer yet"]
     if totals.answers:
         rate = f" in {totals.seconds:.1f} s" if totals.seconds else ""
@@ -74,7 +78,9 @@ def _cycles(answer: Answer) -> list[str]:
         lines.append("  decodes by width: " + "  ".join(shown))
     if answer.speedup is not None and stats.drafted and answer.plain_token_s is not None:
         n = stats.plain_decodes
-        source = f"the median of {n} in this answer" if n > 1 else "the one in this answer"
+        source = (
+            f"as those around the drafts took ({n} in this answer)" if n > 1 else "the one in this answer"
+        )
         lines.append(
             f"  × plain goes by {1000 * answer.plain_token_s:.1f} ms for a decode without a draft, "
             + (source if n else "measured before this answer, which has none")
