@@ -14,7 +14,7 @@ from specli.chat.answer import Answer
 from specli.chat.conversation import Prompter
 from specli.chat.reasoning import find_thinking
 from specli.core.decoding import Rules, common_prefix
-from specli.core.noise import derive, entropy_seed
+from specli.core.noise import answer_seed, entropy_seed
 from specli.core.pacing import CPU_SHAPE, GPU_SHAPE, Costs, FixedPacer, Pacer, ProfitPacer
 from specli.core.types import Drafter
 from specli.costs import WidthCosts, costs_key, learned, recall_costs, remember_costs
@@ -269,7 +269,7 @@ class Generator:
     def rules(self) -> Rules:
         """The rules of the next answer; each has a seed of its own, derived from the one given."""
         s = self.settings
-        seed = derive(self.seed, self._answers) if self._answers else self.seed
+        seed = answer_seed(self.seed, self._answers)
         return Rules(
             sampling=sampling_params(s, self.model.vocab),
             seed=seed,

@@ -156,6 +156,10 @@ def _table(key: Key, raw: object) -> Mapping[str, float]:
         raise ValueError(f'must be a table such as {{ "token" = -1.5 }}, not {_shown(raw)}')
     amounts: dict[str, float] = {}
     for name, amount in raw.items():
+        if isinstance(name, int) and not isinstance(name, bool):  # a token's number
+            name = str(name)
+        if not isinstance(name, str):
+            raise ValueError(f"must have tokens as names, texts or whole numbers, not {_shown(name)}")
         what = f"for {json.dumps(name)} must be"
         amounts[name] = float(_bounded(key, _finite(amount, f"{what} a number"), what))
     return MappingProxyType(amounts)

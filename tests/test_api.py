@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
@@ -77,7 +78,7 @@ def test_the_guide_runs_as_written(
 
 KINDS: Mapping[str, object] = {
     "bool": bool, "int": int, "float": float, "text": str, "choice": str, "types": str | Sequence[str],
-    "texts": str | Sequence[str], "table": Mapping[str, float],
+    "texts": str | Sequence[str], "table": Mapping[str, float] | Mapping[int, float],
 }  # fmt: skip
 
 
@@ -99,6 +100,14 @@ def test_every_setting_is_an_argument_of_its_type(typed: type, known: Mapping[st
         ({"temp": -1}, "--temp must be 0 to 1000"),
         ({"spec_type": "ngram-simpel"}, "ngram-simple"),
         ({"stop": 3}, "--stop must be a list"),
+        ({"json_schema": []}, "json_schema must be a text"),
+        ({"json_schema": {"a": {1}}}, "json_schema is no JSON"),
+        ({"spec_type": []}, "spec_type must name at least one type"),
+        ({"temp": []}, "temp must be a number"),
+        ({"logit_bias": {1.5: 1.0}}, "--logit-bias must have tokens as names"),
+        ({"logit_bias": {5: "x"}}, "must be a number"),
+        ({"logit_bias": 5}, "--logit-bias must be a table"),
+        ({"on_notice": None}, "on_notice must be a function"),
         ({"raw": True, "system": "x"}, "--raw has no turns"),
         ({"profile": "cod"}, "code"),
         ({"parallel": 2}, "must be 1"),
@@ -126,6 +135,8 @@ def test_files_are_a_list(model: specli.Model, files: Any) -> None:
         ({"exact": True}, "exact is set when a model is loaded"),
         ({"temp": "hot"}, "temp must be a number"),
         ({"seed": -2}, "seed must be 0 to"),
+        ({"halt": None}, "halt must be a function"),
+        ({"logit_bias": {(1,): 1.0}}, "logit_bias must have tokens as names"),
     ],
 )
 def test_wrong_options_of_an_answer(model: specli.Model, options: dict[str, Any], says: str) -> None:
@@ -165,6 +176,26 @@ def test_it_says_what_the_command_line_says(model: specli.Model, run: Runner) ->
     stream = model.stream(PROMPT, seed=3, temp=1.1, max_tokens=24)
     stream.finish()
     assert list(stream.report()) == list(row)
+
+
+def test_tokens_of_a_bias_may_be_numbers(model: specli.Model) -> None:
+    """The numbers of tokens as JSON has them, and as Python does."""
+    said = [model.answer("hi", seed=1, max_tokens=6, logit_bias=bias).tokens
+            for bias in ({5: 100.0}, {"5": 100.0})]  # fmt: skip
+    assert said[0] == said[1] == (5,) * 6
+
+
+def test_the_guide_names_the_parameters_of_load() -> None:
+    """docs/python.md, with each default; functions stand as dots."""
+    shown = re.search(r"`specli\.load\((.*?)\)`", GUIDE.read_text("utf-8"), re.S)
+    assert shown is not None
+    real = []
+    for parameter in inspect.signature(specli.load).parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in real:
+            real.append("*")
+        default = "..." if callable(parameter.default) else repr(parameter.default)
+        real.append("**options" if parameter.kind is parameter.VAR_KEYWORD else f"{parameter.name}={default}")
+    assert " ".join(shown[1].split()) == ", ".join(real)
 
 
 def test_pieces_add_up(model: specli.Model) -> None:
@@ -388,6 +419,19 @@ def test_two_conversations_in_turns(talker: specli.Model) -> None:
     said.append(a.ask("Two?").text)
     assert said[0] == expected[0]
     assert [m.text for m in a.messages] == ["One?", said[0], "Two?", said[1]] and len(b.messages) == 2
+
+
+def test_the_seed_of_any_turn_can_be_given_again(talker: specli.Model) -> None:
+    talk = talker.chat(seed=7)
+    first, second = talk.ask("Name a tree."), talk.ask("And another?")
+    turns = [{"role": message.role, "content": message.text} for message in talk.messages[:-1]]
+    assert first.seed == 7 and 0 <= second.seed < 2**32
+    assert talker.answer(turns, seed=second.seed).seed == second.seed
+
+
+def test_a_turn_is_a_text(talker: specli.Model) -> None:
+    with pytest.raises(specli.UsageError, match="a turn is a text"):
+        talker.chat().ask([{"role": "user", "content": "x"}])  # type: ignore[arg-type]
 
 
 def test_a_seeded_conversation_is_that_of_chat(

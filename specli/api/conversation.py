@@ -11,7 +11,7 @@ from specli.api.question import Files, question
 from specli.api.stream import Stream
 from specli.chat.conversation import Message, Prompter
 from specli.chat.dialogue import Dialogue
-from specli.core.noise import derive
+from specli.core.noise import answer_seed
 from specli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ class Conversation:
         self, text: str, *, files: Files = (), halt: Halt = lambda: False, **options: Unpack[AnswerOptions]
     ) -> Stream:
         """Say something; iterate over the result to get the answer. As `Model.stream`."""
+        if not isinstance(text, str):
+            raise UsageError(f"a turn is a text, not {text!r:.60}; Model.answer takes several")
         given = question(text, files).given
         if given.empty:
             raise UsageError("nothing to answer: the text is empty")
@@ -96,8 +98,7 @@ class Conversation:
         return self._dialogue.prompt(voice.tokens, self._model.n_ctx, self._model.room).tokens
 
     def _turn_seed(self) -> int | None:
-        turn = self._dialogue.turns - 1
-        return derive(self._seed, turn) if turn and self._seed is not None else self._seed
+        return None if self._seed is None else answer_seed(self._seed, self._dialogue.turns - 1)
 
     def _settle(self) -> None:
         """The answer so far is what was said."""

@@ -55,6 +55,8 @@ def load(
     Raises UsageError for options that cannot be meant, ModelFileError, MemoryShortage and other kinds of
     SpecliError where the model cannot be had.
     """
+    if not callable(on_notice):
+        raise UsageError(f"on_notice must be a function that takes a line, not {on_notice!r:.60}")
     asked = {"model": None if model is None else path_of("model", model), **names.given(options)}
     template = None if chat_template_file is None else Path(path_of("chat_template_file", chat_template_file))
     order = Order(
@@ -200,6 +202,8 @@ class Model:
         """As `stream`, for whatever knows its prompt. `logprobs`: how many of the likeliest tokens to report
         in each one's place. `asker`: whose turn it is, if it builds on the last one. `turn_seed`: the seed,
         unless the options have one."""
+        if not callable(halt):
+            raise UsageError(f"halt must be a function without arguments, not {halt!r:.60}")
         settings = names.changed(self._settings, options)
         if self.raw and options.get("system"):
             raise UsageError("raw text has no turns and no system message; put everything into one prompt")

@@ -30,7 +30,7 @@ class AnswerOptions(TypedDict, total=False):
     seed: int | None
     max_tokens: int | None
     stop: str | Sequence[str] | None
-    logit_bias: Mapping[str, float] | None
+    logit_bias: Mapping[str, float] | Mapping[int, float] | None
 
 
 class LoadOptions(AnswerOptions, total=False):
@@ -96,8 +96,13 @@ FOR_ANSWER: Mapping[str, Key] = {
 def given(options: Mapping[str, object]) -> dict[str, object]:
     """`options` by attribute of `Settings`, as flags would have given them. Raises UsageError for a name
     that there is not."""
-    keys = {name: _known(name, FOR_LOAD) for name in options}
-    return {keys[name].attribute: _plain(keys[name], value) for name, value in options.items()}
+    found: dict[str, object] = {}
+    for name, value in options.items():
+        key = _known(name, FOR_LOAD)
+        if isinstance(value, (list, tuple)) and not value and key.kind not in ("texts", "table"):
+            _checked(name, key, value)  # no flag can be empty, so below it would count as not given
+        found[key.attribute] = _plain(key, value)
+    return found
 
 
 def changed(settings: Settings, options: Mapping[str, object]) -> Settings:
@@ -108,14 +113,18 @@ def changed(settings: Settings, options: Mapping[str, object]) -> Settings:
         key = _known(name, FOR_ANSWER)
         if raw is None:
             continue
-        try:
-            values[key.attribute] = accepted(key, raw)
-        except ValueError as error:
-            raise UsageError(f"{name} {error}") from error
+        values[key.attribute] = _checked(name, key, raw)
         origins[key.name] = "flag"
     if not values:
         return settings
     return replace(settings, **values, origins=MappingProxyType(origins))  # type: ignore[arg-type]
+
+
+def _checked(name: str, key: Key, raw: object) -> Value:
+    try:
+        return accepted(key, raw)
+    except ValueError as error:
+        raise UsageError(f"{name} {error}") from error
 
 
 def accepted(key: Key, raw: object) -> Value:
@@ -135,5 +144,8 @@ def _plain(key: Key, value: object) -> object:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if key.name == "json-schema" and isinstance(value, Mapping):
-        return json.dumps(value)
+        try:
+            return json.dumps(value)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UsageError(f"json_schema is no JSON: {error}") from error
     return [value] if key.kind == "texts" and isinstance(value, str) else value

@@ -35,6 +35,12 @@ def derive(seed: int, *parts: int) -> int:
     return seed
 
 
+def answer_seed(seed: int, n: int) -> int:
+    """The seed of the answer behind `n` others: of the first the given one, of later ones seeds that can be given
+    again (32 bits)."""
+    return derive(seed, n) & 0xFFFFFFFF if n else seed
+
+
 class Noise:
     """Noise of one answer. `stream` separates uses that must be independent of each other."""
 
