@@ -47,14 +47,15 @@ def config_path() -> Path:
 
 
 def load_config() -> Config:
-    """Read and check config.toml. Raises UsageError: the file, the key, what it must be."""
+    """Read and check config.toml. Raises UsageError: the file, the key, what it must be; SpecliError
+    where it cannot be read."""
     path = config_path()
     try:
         text = path.read_text("utf-8-sig")
     except (FileNotFoundError, NotADirectoryError):
         return Config()
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise SpecliError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
     return parse_config(text, str(path))
 
 
@@ -92,7 +93,7 @@ def set_default(reference: str | None) -> Path:
     """Make `reference` the default model, None for none; comments in the file stay. Returns the file."""
     load_config()  # a broken file is not built upon
     path = config_path()
-    text = path.read_text("utf-8-sig") if path.exists() else ""
+    text = path.read_text("utf-8-sig") if os.path.exists(path) else ""
     changed = _with_default(text, reference)
     try:
         found = parse_config(changed, str(path)).default

@@ -68,7 +68,7 @@ def _run(name: str, found: Iterator[Check], checks: list[Check]) -> None:
     """Take checks as they come; what fails in the middle is a finding of its own."""
     try:
         checks.extend(found)
-    except SpecliError as error:
+    except (SpecliError, OSError) as error:  # a folder that may not be looked into, for example
         checks.append(Check(name, "broken", str(error)))
 
 
@@ -94,22 +94,34 @@ def _places() -> Iterator[Check]:
         ("cache directory", paths.cache_dir()),
         ("data directory", paths.data_dir()),
     ):
-        good = path.is_dir() and os.access(path, os.W_OK)
-        advice = (
-            "" if good else ": cannot be written; nothing is remembered there, set another by SPECLI_*_DIR"
-        )
-        yield Check(name, "ok" if good else "note", f"{path}{advice}")
+        yield _place(name, path)
     yield _config()
     from specli.profiles import available
 
-    bad = [entry for entry in available() if entry.problem]
-    yield Check(
-        "profiles",
-        "broken" if bad else "ok",
-        bad[0].problem or "" if bad else f"{len(available())}, all valid",
-    )
+    try:
+        found = available()
+        problem = next((entry.problem for entry in found if entry.problem), None)
+    except SpecliError as error:
+        found, problem = [], str(error)
+    yield Check("profiles", "broken" if problem else "ok", problem or f"{len(found)}, all valid")
     offline = " (offline: HF_HUB_OFFLINE is set)" if is_offline() else ""
     yield Check("models folder", "ok", f"{hf_cache_dir()}{offline}")
+
+
+def _place(name: str, path: Path) -> Check:
+    """Whether a folder can be read and written. Unwritable it is a pity; unreadable, what is in it is not honoured."""
+    try:
+        os.listdir(path)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        return Check(
+            name, "broken", f"{path}: cannot be read ({error.strerror}); set another by SPECLI_*_DIR"
+        )
+    if os.path.isdir(path) and os.access(path, os.W_OK):
+        return Check(name, "ok", str(path))
+    advice = "cannot be written; nothing is remembered there, set another by SPECLI_*_DIR"
+    return Check(name, "note", f"{path}: {advice}")
 
 
 def _config() -> Check:
@@ -129,7 +141,7 @@ def _config() -> Check:
         return Check("config", "broken", said)
     except SpecliError as error:
         return Check("config", "broken", str(error))
-    if not place.exists():
+    if not os.path.exists(place):
         return Check("config", "ok", "none, and none needed")
     return Check("config", "ok", f"{place}: {f'default model {default}' if default else 'no default model'}")
 

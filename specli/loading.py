@@ -18,7 +18,7 @@ from specli.engine.features import KINDS as FEATURES
 from specli.engine.gguf import Header, read_header
 from specli.engine.memory import Load, available_bytes, default_ctx_size, require_memory
 from specli.engine.model import Model, ModelParams
-from specli.engine.opening import snapshot_rows, state_bytes
+from specli.engine.opening import CELLS, snapshot_rows, state_bytes
 from specli.engine.probe import TrialSettings
 from specli.errors import UsageError
 from specli.settings import Settings
@@ -63,6 +63,7 @@ class Loader:
         self._check_memory()
         template.prepare()
         self._try_head()
+        self._say_rounded()
         model = self.open_model(self.request.model, self._settings.gpu_layers, load_mtp=self._heads_inside)
         self._repacks = model.params.use_extra_bufts and model.header.repackable
         return self._open_context(model, self._ctx_size(model.header), self._rows(), is_target=True)
@@ -82,6 +83,14 @@ class Loader:
         return s.ctx_size or default_ctx_size(
             header, s.cache_type_k, s.cache_type_v, heads_inside=self._heads_inside
         )
+
+    def _say_rounded(self) -> None:
+        asked = self._settings.ctx_size
+        if asked and asked % CELLS:
+            size = -(-asked // CELLS) * CELLS
+            self._notice(
+                f"--ctx-size {asked}: contexts are whole multiples of {CELLS} tokens, so it is {size}"
+            )
 
     def _check_memory(self) -> None:
         s = self._settings

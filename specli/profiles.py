@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from specli.errors import ProfileError, UsageError
+from specli.errors import ProfileError, SpecliError, UsageError
 from specli.keys import Key, Value, as_text, bare, did_you_mean, thawed
 from specli.paths import config_dir
 from specli.settings import (
@@ -133,10 +133,22 @@ def load(name_or_path: str | None = None) -> Profile:
 
 
 def available() -> list[Entry]:
-    """The profiles that `load` finds by name, sorted; broken ones say why."""
+    """The profiles that `load` finds by name, sorted; broken ones say why. Raises SpecliError where the user's own
+    cannot be looked for."""
     found = {path.stem: path for path in sorted(_shipped_dir().glob("*.toml"))}
-    found |= {path.stem: path for path in sorted(own_profiles_dir().glob("*.toml"))}
+    found |= {path.stem: path for path in _own()}
     return [_entry(name, found[name]) for name in sorted(found)]
+
+
+def _own() -> list[Path]:
+    place = own_profiles_dir()
+    try:
+        names = sorted(os.listdir(place))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise SpecliError(f"cannot read {place}: {error.strerror or error}") from error
+    return [place / name for name in names if name.endswith(".toml")]
 
 
 def parse(text: str, name: str, source: str) -> Profile:

@@ -96,7 +96,7 @@ def layer_set(model: Path) -> LayerSet:
     fingerprint = header.fingerprint
     path = set_path(model, fingerprint)
     find = f"`specli layers {model}` finds"
-    if path.exists():
+    if os.path.exists(path):
         found = _read(path)
         if found is None or (found.target, found.blocks) != (fingerprint, header.block_count):
             raise ModelFileError(f"{path} cannot be read any more; {find} the layers anew")
@@ -196,7 +196,7 @@ def _copies(fingerprint: str) -> list[Path]:
 def draft_header(model: Path, found: LayerSet) -> Header:
     """The header of the copy; where it is not written yet, one that says what it will take."""
     copy = copy_path(found)
-    if copy.exists():
+    if os.path.exists(copy):
         return read_header(copy)
     return pruned_header(read_header(model), found.layers, copy)
 

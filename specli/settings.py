@@ -119,7 +119,7 @@ class Settings:
     json_schema: str | None = _key("sampling", "text", None, "a JSON schema that answers must fit", unset="none")
     json_schema_file: str | None = _key("sampling", "text", None, "a file with such a schema", unset="none")
 
-    ctx_size: int | None = _key("engine", "int", None, "tokens of context", 8, 2**31 - 1,
+    ctx_size: int | None = _key("engine", "int", None, "tokens of context, rounded up to a multiple of 256", 8, 2**31 - 1,
                                 automatic=0, unset="automatic: the model's, as memory allows, up to 8192")
     threads: int | None = _key("engine", "int", None, "threads for one token", 1, 4096,
                                automatic=-1, unset="automatic: physical cores")

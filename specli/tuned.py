@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -141,7 +142,7 @@ class Stale:
 def find(model: Path, draft: Path | None, settings: Settings) -> Tuned | Stale | None:
     """The tuned profile of these models, None if there is none."""
     path = profile_file(model, draft)
-    if not path.is_file():
+    if not os.path.isfile(path):
         return _without_draft(model, draft)
     try:
         profile = profiles.load(str(path))
@@ -153,7 +154,7 @@ def find(model: Path, draft: Path | None, settings: Settings) -> Tuned | Stale |
 def _without_draft(model: Path, draft: Path | None) -> Stale | None:
     """What was tuned for the model alone does not hold with a draft."""
     path = profile_file(model, None)
-    if draft is None or not path.is_file():
+    if draft is None or not os.path.isfile(path):
         return None
     return Stale(path.stem, "no draft model", f" --draft-model {shlex.quote(str(draft))}")
 

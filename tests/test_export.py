@@ -134,7 +134,7 @@ def test_the_command() -> None:
     )
     assert done.returncode == 2 and "--draft-model MODEL" in done.stderr
     done = subprocess.run(
-        [*command, "llama-server", "-m", "x", "--draft-model", "d", "--profile", "ngram-simple"],
+        [*command, "llama-server", "-m", "u/x", "--draft-model", "u/d", "--profile", "ngram-simple"],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0 and "--spec-type ngram-simple,draft-simple" in done.stdout

@@ -100,7 +100,7 @@ def test_a_vocabulary_of_another_family_is_never_proposed(tmp_path: Path) -> Non
 def test_nothing_found_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [p for p in sys.path if "site-packages" not in p])
     done = specli("models", "--dir", "/nowhere/at/all")
-    assert done.returncode == 2 and "no such directory" in done.stderr
+    assert done.returncode == 1 and "no such directory" in done.stderr
 
 
 def test_default_is_kept_by_its_absolute_path(tiny_draft: Path, monkeypatch: pytest.MonkeyPatch) -> None:

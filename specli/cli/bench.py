@@ -47,6 +47,7 @@ def bench(
         Path | None,
         typer.Option(
             "--workloads",
+            readable=False,
             metavar="FILE",
             help='Prompts: JSON lines with "prompt" and perhaps "category" and "id", or one prompt a line '
             "(specli's own small set)",

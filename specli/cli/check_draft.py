@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from specli.cli import complete
-from specli.errors import UsageError
+from specli.errors import SpecliError, UsageError
 from specli.ui.terminal import announcer, echo, json_text
 
 if TYPE_CHECKING:
@@ -42,7 +42,11 @@ def check_draft(
     scan_dir: Annotated[
         list[Path] | None,
         typer.Option(
-            "--scan-dir", metavar="DIR", help="Rank those in DIR too (may be repeated)", show_default=False
+            "--scan-dir",
+            readable=False,
+            metavar="DIR",
+            help="Rank those in DIR too (may be repeated)",
+            show_default=False,
         ),
     ] = None,
     same_vocab: Annotated[
@@ -218,7 +222,7 @@ def _scan(target: Path, more: list[Path], same_vocab: bool, as_json: bool) -> in
 
     missing = [str(path) for path in more if not os.path.isdir(os.path.expanduser(path))]
     if missing:
-        raise UsageError(f"--scan-dir {missing[0]}: no such directory")
+        raise SpecliError(f"--scan-dir {missing[0]}: no such directory")
     more = [Path(os.path.expanduser(path)) for path in more]
     ranked = rank(target, more, same_vocab)
     fitting = [fit for fit in ranked if fit.verdict != "does-not-fit"]

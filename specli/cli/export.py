@@ -89,13 +89,27 @@ def export(
     missing = [m for m in settings.types if m == "draft-model" and settings.asked_by_flag(m) and not draft]
     if missing:
         raise UsageError("--spec-type draft-model needs the draft: give --draft-model MODEL")
+    for each in (target, draft):
+        _require_there(each)
     unasked = draft and settings.origin("draft-model") == "flag" and settings.types != ("none",)
-    if unasked and "draft-model" not in methods(settings, draft):
+    if unasked and "draft-model" not in methods(settings, draft, target):
         settings = profiles.resolve(
             given, {"model": model, "draft-model": draft_model, "spec-type": [*settings.types, "draft-model"]}
         )
     text = export(engine, settings, target, draft).text()
     sys.stdout.write(with_fallbacks(text, sys.stdout) if is_terminal(sys.stdout) else text)
+
+
+def _require_there(reference: str | None) -> None:
+    """Refuse what chat and run would refuse; user/repo need not be on this disk, its engine fetches it."""
+    from specli.config import load_config
+    from specli.hub import resolve_model, split_reference
+
+    if reference is None:
+        return
+    named = load_config().aliases.get(reference, reference)
+    if split_reference(named) is None or os.path.exists(os.path.expanduser(named)):
+        resolve_model(named)
 
 
 def _tuned(settings: Settings) -> Profile | None:

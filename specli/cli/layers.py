@@ -53,6 +53,7 @@ def layers(
         Path | None,
         typer.Option(
             "--like",
+            readable=False,
             metavar="FILE",
             help='Search with your own prompts: JSON lines with "prompt", or one prompt a line '
             "(a short mix of specli's)",

@@ -19,6 +19,7 @@ from specli.cli import (
     explain,
     export,
     layers,
+    lossy,
     models,
     profiles,
     run,
@@ -29,7 +30,7 @@ from specli.cli.help import Groups, Sections
 from specli.cli.usage import usage_line
 from specli.errors import SpecliError, Terminated, UsageError
 from specli.interrupts import end_on_sigterm, resend_dropped
-from specli.ui.terminal import notice, tolerant
+from specli.ui.terminal import announcer, notice, tolerant
 
 app = typer.Typer(name="specli", cls=Groups, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.command("chat", cls=Sections)(chat.chat)
@@ -71,13 +72,17 @@ def main(args: Sequence[str] | None = None) -> int:
     but for wrong usage.
     """
     args = list(sys.argv[1:] if args is None else args)
-    tolerant(sys.stdout)
+    if sys.stdout is None:  # closed: nobody is to read it, and that is no failure
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # it stays to the end
+    losses = lossy.Losses(sys.stdout)
     tolerant(sys.stderr)
     end_on_sigterm()
     resend_dropped()
     lastwords.install()
     debug = os.environ.get("SPECLI_DEBUG", "") not in ("", "0") or bool({"--verbose", "-v"} & set(args))
     code = _guarded(lambda: _invoke(args), debug)
+    if losses.any and not {"--quiet", "-q"} & set(args):
+        announcer()(losses.line)
     return _guarded(lambda: _flush(code), debug)
 
 

@@ -11,7 +11,7 @@ import typer
 
 from specli.cli import complete
 from specli.cli.help import Groups, Sections
-from specli.errors import UsageError
+from specli.errors import SpecliError, UsageError
 from specli.ui.terminal import announcer, echo, json_text
 
 if TYPE_CHECKING:
@@ -38,7 +38,13 @@ def list_models(
     ctx: typer.Context,
     dirs: Annotated[
         list[Path] | None,
-        typer.Option("--dir", metavar="DIR", help="Look in DIR too (may be repeated)", show_default=False),
+        typer.Option(
+            "--dir",
+            readable=False,
+            metavar="DIR",
+            help="Look in DIR too (may be repeated)",
+            show_default=False,
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON")] = False,
 ) -> None:
@@ -56,7 +62,7 @@ def list_models(
     more = [Path(os.path.expanduser(path)) for path in dirs or ()]
     missing = [str(path) for path in more if not os.path.isdir(path)]
     if missing:
-        raise UsageError(f"--dir {missing[0]}: no such directory")
+        raise SpecliError(f"--dir {missing[0]}: no such directory")
     from specli.shelf import drafts_for, models
 
     found, default = models(more), _default_file()
@@ -124,7 +130,6 @@ def default(
 
 def _default_file() -> Path | None:
     """The file that is used without -m, None where none is on this disk."""
-    from specli.errors import SpecliError
     from specli.hub import default_model
 
     try:

@@ -193,7 +193,7 @@ def _switches() -> list[inspect.Parameter]:
             "template_file",
             Path | None,
             typer.Option(
-                "--chat-template-file", metavar="FILE", rich_help_panel=model,
+                "--chat-template-file", readable=False, metavar="FILE", rich_help_panel=model,
                 help="A Jinja chat template to use instead of the model's own",
             ),
             None,

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -41,7 +42,13 @@ def run(
     ] = None,
     files: Annotated[
         list[Path] | None,
-        typer.Option("-f", "--file", metavar="FILE", help="Put a file before the prompt (may be repeated)"),
+        typer.Option(
+            "-f",
+            "--file",
+            readable=False,
+            metavar="FILE",
+            help="Put a file before the prompt (may be repeated)",
+        ),
     ] = None,
     prompts: Annotated[
         str | None,
@@ -126,7 +133,13 @@ def run(
 
     from specli.api.model import open_model
 
-    with Sink(output) as sink, open_model(shared.order(), settings, say) as model:
+    with Sink(output) as sink, ExitStack() as stack:
+        try:
+            model = stack.enter_context(open_model(shared.order(), settings, say))
+        except SpecliError as error:
+            if form == "events":  # whoever reads them is told why nothing follows
+                Events(sink.out, lambda: False).fail(error)
+            raise
         with Interrupts() as interrupts:
             teller = _teller(form, sink, interrupts, shared.quiet, think)
             if lines:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import math
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +46,7 @@ def tune(
         Path | None,
         typer.Option(
             "--like",
+            readable=False,
             metavar="FILE",
             help='Measure with your own prompts: JSON lines with "prompt", or one prompt a line '
             "(a short mix of specli's)",
@@ -170,7 +172,7 @@ def _kept(generator: Generator) -> str | None:
     from specli.tuned import profile_file
 
     path = profile_file(generator.request.model, generator.request.draft)
-    if not path.is_file():
+    if not os.path.isfile(path):
         return None
     try:
         measured = profiles.load(str(path)).measured

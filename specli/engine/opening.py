@@ -16,7 +16,8 @@ FLASH = {"auto": -1, "off": 0, "on": 1}
 MAX_ROWS = 64
 CACHE_TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 _FLOATS = ("f32", "f16", "bf16")
-_CELLS = 256  # a context has a multiple of so many
+CELLS = 256
+"""A context has a multiple of so many tokens: the library rounds up."""
 _BLOCK = 32  # values in a block of every quantised type above
 
 
@@ -61,7 +62,7 @@ def open_handle(model: Model, params: ContextParams, heads_of: Any = None, draft
     lib = backend.load_library()
     p = lib.llama_context_default_params()
     # the library rounds a context up, but bounds its batches by the number asked for
-    p.n_ctx, p.n_seq_max = -(-params.n_ctx // _CELLS) * _CELLS, params.branches
+    p.n_ctx, p.n_seq_max = -(-params.n_ctx // CELLS) * CELLS, params.branches
     p.kv_unified = params.branches > 1  # branches share the cells of what they have in common
     p.n_batch, p.n_ubatch = params.n_batch, params.n_ubatch
     p.n_outputs_max = min(params.n_batch, max(params.max_rows, params.branches))

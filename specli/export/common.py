@@ -80,13 +80,29 @@ def _is_number(word: str) -> bool:
     return True
 
 
-def methods(settings: Settings, draft: str | None) -> list[str]:
-    """The types in force, `auto` spelled out, those without what they need left out."""
+def methods(settings: Settings, draft: str | None, model: str | None = None) -> list[str]:
+    """The types in force, `auto` spelled out, those without what they need left out. `model`: the target, for the
+    prediction heads that its file may hold."""
     out: list[str] = []
     for method in settings.types:
-        out += ["draft-self", *([_kind(draft)] if draft else [])] if method == "auto" else [method]
+        own = ["draft-mtp"] if draft is None and has_heads(model) else []
+        out += ["draft-self", *own, *([_kind(draft)] if draft else [])] if method == "auto" else [method]
     usable = (m for m in out if m != "none" and m in LLAMA_TYPES and (m not in FROM_FILE or draft))
     return list(dict.fromkeys(usable))
+
+
+def has_heads(model: str | None) -> bool:
+    """Whether the target's file, if it is one, holds prediction heads that can draft."""
+    from specli.engine.gguf import read_header
+    from specli.engine.nextn import file_heads
+
+    path = None if model is None else os.path.expanduser(model)
+    try:
+        return (
+            path is not None and os.path.isfile(path) and file_heads(read_header(Path(path))).problem is None
+        )
+    except ModelFileError:
+        return False
 
 
 def _kind(draft: str) -> str:
@@ -99,7 +115,7 @@ def _kind(draft: str) -> str:
         return "draft-model"
 
 
-def common(settings: Settings, engine: str) -> list[str]:
+def common(settings: Settings, engine: str, model: str, draft: str | None) -> list[str]:
     """Comments on what no other engine has."""
     out = [f"specli profile {settings.profile}, as {engine} has it"]
     out += [
@@ -107,6 +123,10 @@ def common(settings: Settings, engine: str) -> list[str]:
         for method in settings.types
         if method not in (*LLAMA_TYPES, "auto")
     ]
+    if draft is not None and "auto" in settings.types and has_heads(model):
+        out.append(
+            "draft-mtp is left out: the model's own prediction heads are not tried beside a draft here"
+        )
     if settings.exact:
         out.append(
             "--exact has no counterpart: only specli keeps the width of decodes fixed, so greedy output"

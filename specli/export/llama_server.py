@@ -7,8 +7,8 @@ from specli.settings import Settings
 
 
 def command(s: Settings, model: str, draft: str | None) -> Exported:
-    chosen = methods(s, draft)
-    comments = [*common(s, "llama-server"), *_llama_comments(s, chosen)]
+    chosen = methods(s, draft, model)
+    comments = [*common(s, "llama-server", model, draft), *_llama_comments(s, chosen)]
     words = ["llama-server", *_source(model, "--model", "--hf-repo"), "--parallel", "1"]
     words += ["--spec-type", ",".join(dict.fromkeys(LLAMA_TYPES[m] for m in chosen)) or "none"]
     if FROM_FILE & set(chosen) and draft is not None:

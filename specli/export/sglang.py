@@ -16,9 +16,9 @@ from specli.settings import Settings
 
 
 def command(s: Settings, model: str, draft: str | None) -> Exported:
-    chosen = methods(s, draft)
+    chosen = methods(s, draft, model)
     comments = [
-        *common(s, "SGLang"),
+        *common(s, "SGLang", model, draft),
         *weights_comment(model, draft, "SGLang"),
         SAMPLING_COMMENT,
         *one_of(chosen, "SGLang"),

@@ -18,9 +18,9 @@ from specli.settings import Settings
 
 
 def command(s: Settings, model: str, draft: str | None) -> Exported:
-    chosen = methods(s, draft)
+    chosen = methods(s, draft, model)
     comments = [
-        *common(s, "TensorRT-LLM"),
+        *common(s, "TensorRT-LLM", model, draft),
         *weights_comment(model, draft, "TensorRT-LLM"),
         SAMPLING_COMMENT,
         *one_of(chosen, "TensorRT-LLM"),

@@ -18,9 +18,9 @@ from specli.settings import Settings
 
 
 def command(s: Settings, model: str, draft: str | None) -> Exported:
-    chosen = methods(s, draft)
+    chosen = methods(s, draft, model)
     comments = [
-        *common(s, "vLLM"),
+        *common(s, "vLLM", model, draft),
         *weights_comment(model, draft, "vLLM"),
         SAMPLING_COMMENT,
         *one_of(chosen, "vLLM"),
