@@ -16,12 +16,12 @@ from specli.keys import TYPE_ALIASES, did_you_mean
 _ORDER = (
     "families", "auto", "draft-self", "ngram-simple", "ngram-map-k", "ngram-map-k4v", "draft-model", "draft-mtp",
     "draft-eagle3", "draft-block", "layers", "trees", "grammar", "exact", "sampling", "chat", "profiles",
-    "troubleshooting",
+    "options", "recipes", "python", "compare", "cases", "troubleshooting",
 )  # fmt: skip
 """The order in which topics are listed; what is not here comes last, by name."""
 
-_OTHERS = ("chat", "profiles", "troubleshooting")
-"""Pages that are about no method: they stand in docs/ itself."""
+_OTHERS = ("chat", "profiles", "options", "recipes", "python", "compare", "cases", "troubleshooting")
+"""Pages that are about no method: they stand in docs/ itself. pyproject.toml names them for the wheel."""
 
 ALIASES: Mapping[str, str] = {
     **TYPE_ALIASES,

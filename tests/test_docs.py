@@ -236,6 +236,17 @@ def test_families_names_every_method_that_drafts_and_what_is_not_here() -> None:
         assert explain.page(absent).topic == "families"
 
 
+def test_every_page_that_the_readme_names_can_be_explained_and_is_in_the_wheel() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    named = set(re.findall(r"\]\(docs/(?:methods/)?([\w-]+)\.md", readme)) - {"architecture"}
+    assert named and named <= {page.topic for page in explain.pages()}
+    wheel = (ROOT / "pyproject.toml").read_text("utf-8")
+    for page in (ROOT / "docs").glob("*.md"):
+        assert (f'"docs/{page.name}" = "specli/_explain/{page.name}"' in wheel) == (
+            page.stem in explain._OTHERS
+        )
+
+
 def test_aliases_lead_to_pages_that_are_there() -> None:
     topics = {page.topic for page in explain.pages()}
     assert set(explain.ALIASES.values()) <= topics
@@ -284,7 +295,7 @@ def test_the_wheel_ships_the_pages() -> None:
     text = (ROOT / "pyproject.toml").read_text("utf-8")
     assert '"docs/methods" = "specli/_explain"' in text
     others = {page.topic for page in explain.pages()} - set(METHODS)
-    assert others == {"chat", "profiles", "troubleshooting"}
+    assert others == set(explain._OTHERS)
     for topic in others:
         assert f'"docs/{topic}.md" = "specli/_explain/{topic}.md"' in text
 

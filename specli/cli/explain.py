@@ -41,7 +41,7 @@ def explain(
 ) -> None:
     """Explain a method, or what to do when something is wrong.
 
-    The pages are those of docs/methods and docs/troubleshooting.md.
+    The pages are those of docs/: methods, chat, profiles, options, recipes, Python, troubleshooting.
     """
     from specli.explain import page, pages
 
