@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -162,6 +163,63 @@ def test_no_more_is_forced_than_asked_for(tiny_model: Model) -> None:
     with Grammar(tiny_model.vocab, f'root ::= "{"ab " * 400}"', tiny_model.vocab.ends) as grammar:
         assert len(grammar.forced(5)) == 5
         assert len(grammar.forced(1)) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'root ::= "{"several words, " * 60}" [a-z]* "{"and more " * 9}"',
+        f'root ::= "{"für söhne " * 30}" ("x" | "y" | "")',
+        'root ::= ("yes" | "no") " sir, " ("or " | "and ") "' + "so on " * 20 + '"',
+        schema_grammar(json.dumps(PERSON)).text,
+    ],
+)
+def test_what_is_kept_of_the_text_ahead_is_what_one_finds_anew(tiny_model: Model, text: str) -> None:
+    """Wherever the answer has come to, by drafted tokens and by others."""
+    vocab, rng = tiny_model.vocab, np.random.default_rng(1)
+    every = np.arange(vocab.n_tokens)
+    with Grammar(vocab, text, vocab.ends) as grammar, Grammar(vocab, text, vocab.ends) as fresh:
+        said: list[int] = []
+        while len(said) < 40:
+            limit = int(rng.choice([1, 3, 15, 63]))
+            found = grammar.forced(limit)
+            fresh.begin()
+            for token in said:
+                fresh.advance(token)
+            assert found == fresh.forced(limit)
+            legal = every[grammar.legal(every)]
+            tokens = found[: rng.integers(len(found) + 1)] if rng.random() < 0.7 else [int(rng.choice(legal))]
+            for token in tokens:
+                grammar.advance(token)
+            said += tokens
+            if any(token in vocab.ends for token in tokens) or len(legal) == 1:
+                break
+
+
+def test_each_byte_that_must_follow_is_looked_for_once(tiny_model: Model) -> None:
+    """However often one asks, and however few tokens of it are taken each time."""
+    with Grammar(tiny_model.vocab, f'root ::= "{"several words, " * 60}" [a-z]+', ()) as grammar:
+        grammar._lib = counted = CountedSteps(grammar._lib)
+        said = 0
+        for _ in range(20):
+            (token,) = grammar.forced(63)[:1]
+            grammar.advance(token)
+            said += len(tiny_model.vocab.piece(token))
+        assert 8 * 63 <= counted.steps <= 8 * 63 + said + 20
+
+
+class CountedSteps:
+    """The library, which counts the steps of grammars."""
+
+    def __init__(self, library: Any) -> None:
+        self._library, self.steps = library, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._library, name)
+
+    def llama_sampler_accept(self, state: Any, token: int) -> None:
+        self.steps += 1
+        self._library.llama_sampler_accept(state, token)
 
 
 @pytest.mark.parametrize(

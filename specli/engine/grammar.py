@@ -46,6 +46,9 @@ class Grammar:
         self._end = next((t for t in (vocab.eot, vocab.eos) if t >= 0 and t in ends), None)
         self._barred = np.zeros(vocab.n_tokens, np.bool_)
         self._bytes = self._look_through()
+        self._ahead = bytearray()  # what must follow, as far as it was looked for
+        self._scout: Any = None  # the state behind it
+        self._behind: tuple[int | None, bool] = (None, False)  # what `_only` says there
 
     def _look_through(self) -> NDArray[np.int64]:
         """Bar what must never be said; return the tokens of one byte, one for each, ascending by byte."""
@@ -88,6 +91,11 @@ class Grammar:
     def advance(self, token: int) -> None:
         if not self._vocab.is_end(token):
             self._step(self._state, token)
+            said = self._vocab.piece(token)
+            if self._ahead.startswith(said):
+                del self._ahead[: len(said)]
+            else:
+                self._forget_ahead()
 
     def _passes(self, state: Any, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """What the library says of `ids`. State and tokens stay as they are."""
@@ -110,24 +118,38 @@ class Grammar:
     def forced(self, limit: int) -> list[int]:
         """Up to `limit` tokens that must follow: the text to which the grammar leaves no choice, as the
         tokenizer writes it, and an end token where only that is left. Empty where there is a choice."""
-        byte, may_end = self._only(self._state)
-        if byte is None and not may_end:
-            return []
-        text = bytearray()
-        state = self._lib.llama_sampler_clone(self._state)
-        try:
-            while byte is not None and len(text) < 8 * limit:
-                text += self._vocab.piece(byte)
-                self._step(state, byte)
-                byte, may_end = self._only(state)
-        finally:
-            self._lib.llama_sampler_free(state)
-        tokens = self._spelt(bytes(text).decode("utf-8", "ignore"))  # less a character that is not whole
-        if may_end and self._end is not None:
+        most = 8 * limit
+        self._look_ahead(most)
+        tokens = self._spelt(
+            self._ahead[:most].decode("utf-8", "ignore")
+        )  # less a character that is not whole
+        byte, may_end = self._behind
+        if len(self._ahead) > most:
+            pass  # more is known to follow
+        elif may_end and self._end is not None:
             tokens.append(self._end)
         elif byte is None and len(tokens) > 1:  # what is free behind it may grow into its last token
             tokens.pop()
         return tokens[:limit]
+
+    def _look_ahead(self, most: int) -> None:
+        """Know what must follow, up to `most` bytes. It costs a step for each, so what is known is kept."""
+        if self._scout is None:
+            self._behind = self._only(self._state)
+            if self._behind[0] is None:
+                return
+            self._scout = self._lib.llama_sampler_clone(self._state)
+        while self._behind[0] is not None and len(self._ahead) < most:
+            byte = self._behind[0]
+            self._step(self._scout, byte)
+            self._ahead += self._vocab.piece(byte)
+            self._behind = self._only(self._scout)
+
+    def _forget_ahead(self) -> None:
+        self._ahead.clear()
+        if self._scout is not None:
+            self._lib.llama_sampler_free(self._scout)
+            self._scout = None
 
     def _only(self, state: Any) -> tuple[int | None, bool]:
         """The token of the one byte that may come next, if it is one and nothing else may; and whether an
@@ -144,6 +166,8 @@ class Grammar:
         """Tokens that together are exactly `text`, empty if the tokenizer has none: some put a space before
         what they are given, so it is also tried behind a line end."""
         wanted = text.encode()
+        if not wanted:
+            return []
         for before in (b"", b"\n"):
             tokens = self._vocab.tokenize(before + wanted)
             for start in range(min(4, len(tokens))):
@@ -154,6 +178,7 @@ class Grammar:
     # -- closing --------------------------------------------------------------------------------
 
     def _free_state(self) -> None:
+        self._forget_ahead()
         if self._state is not None:
             self._lib.llama_sampler_free(self._state)
             self._state = None
