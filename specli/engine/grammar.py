@@ -120,9 +120,7 @@ class Grammar:
         tokenizer writes it, and an end token where only that is left. Empty where there is a choice."""
         most = 8 * limit
         self._look_ahead(most)
-        tokens = self._spelt(
-            self._ahead[:most].decode("utf-8", "ignore")
-        )  # less a character that is not whole
+        tokens = self._spelt(self._ahead[:most].decode("utf-8", "ignore"))  # whole characters only
         byte, may_end = self._behind
         if len(self._ahead) > most:
             pass  # more is known to follow
