@@ -222,7 +222,9 @@ class Loaded:
         try:
             self._adopt(open_generator(self._order, settings, lambda _: None))
         except SpecliError as error:
-            self._say(f"nothing is loaded now: {self.name} cannot be loaded again either ({error}); /model MODEL")
+            self._say(
+                f"nothing is loaded now: {self.name} cannot be loaded again either ({error}); /model MODEL"
+            )
             return
         if state is not None:
             give(self._generator.target, state)

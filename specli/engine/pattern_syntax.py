@@ -152,8 +152,6 @@ class _Reader:
         bounds = self._bounds()
         if bounds is None:
             return node
-        if isinstance(node, Anchor):
-            raise UsageError("^ and $ cannot be repeated")
         self._take("?")  # lazy: the same strings
         if self._peek() in ("*", "+", "?"):
             raise UsageError(f"{self._peek()} follows another count")
@@ -162,7 +160,12 @@ class _Reader:
             raise UsageError(f"{{{low},{high}}} counts down")
         if max(low, high or 0) > MOST_REPEATS:
             raise UsageError(f"more than {MOST_REPEATS} repetitions")
-        return Repeat(node, low, high)
+        if _has_anchor(node):
+            raise UsageError("^ and $ cannot be repeated")
+        some = _nonempty(node)
+        if some is None:
+            return Sequel(())
+        return Repeat(some, 0 if _may_be_empty(node) else low, high)
 
     def _bounds(self) -> tuple[int, int | None] | None:
         for sign, bounds in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
@@ -279,6 +282,36 @@ _OTHER_SPACES: Ranges = (
 )  # to some readers: in neither \s nor \S
 
 
+# -- what may be empty -----------------------------------------------------------------------------
+
+
+def _may_be_empty(node: Node) -> bool:
+    if isinstance(node, Repeat):
+        return node.low == 0 or _may_be_empty(node.of)
+    if isinstance(node, Choice):
+        return any(map(_may_be_empty, node.of))
+    return all(map(_may_be_empty, node.parts)) if isinstance(node, Sequel) else False
+
+
+def _nonempty(node: Node) -> Node | None:
+    """What `node` matches beside nothing; None if there is nothing else. Repeated so, no round is idle: the library
+    would keep count of each way to leave some out."""
+    if not _may_be_empty(node):
+        return node
+    if isinstance(node, Repeat):  # what is in it is not empty, see _Reader
+        return None if node.high == 0 else Repeat(node.of, 1, node.high)
+    if isinstance(node, Choice):
+        several = [some for each in node.of if (some := _nonempty(each)) is not None]
+    else:
+        parts = node.parts if isinstance(node, Sequel) else ()
+        several = [
+            Sequel((some, *parts[i + 1 :]))
+            for i, part in enumerate(parts)
+            if (some := _nonempty(part)) is not None
+        ]
+    return Choice(tuple(several)) if several else None
+
+
 # -- anchors ---------------------------------------------------------------------------------------
 
 
@@ -298,9 +331,7 @@ def _alternatives(node: Node) -> list[tuple[Node, ...]]:
 
 
 def _has_anchor(node: Node) -> bool:
-    if isinstance(node, Repeat):
-        if _has_anchor(node.of):
-            raise UsageError("^ and $ cannot be repeated")
+    if isinstance(node, Repeat):  # where they are refused
         return False
     parts = node.of if isinstance(node, Choice) else node.parts if isinstance(node, Sequel) else ()
     return isinstance(node, Anchor) or any(list(map(_has_anchor, parts)))  # all are looked at

@@ -143,12 +143,25 @@ def common(settings: Settings, engine: str, model: str, draft: str | None) -> li
     return out
 
 
-SAMPLING_COMMENT = (
+def first_and_comments(s: Settings, model: str, draft: str | None, engine: str) -> tuple[str, list[str]]:
+    """For an engine that runs one method, on other weights: the first one in force, "none" where there is none,
+    and what is to be said."""
+    chosen = methods(s, draft, model)
+    comments = [
+        *common(s, engine, model, draft),
+        *_weights_comment(model, draft, engine),
+        _SAMPLING_COMMENT,
+        *_one_of(chosen, engine),
+    ]
+    return (chosen[0] if chosen else "none"), comments
+
+
+_SAMPLING_COMMENT = (
     "temperature, top-k, penalties, stop, seed, grammar and schema are sent with each request, not set here"
 )
 
 
-def weights_comment(model: str, draft: str | None, engine: str) -> list[str]:
+def _weights_comment(model: str, draft: str | None, engine: str) -> list[str]:
     if ".gguf" not in (model + (draft or "")).lower() and ":" not in model:
         return []
     how = (
@@ -162,7 +175,7 @@ def weights_comment(model: str, draft: str | None, engine: str) -> list[str]:
     ]
 
 
-def one_of(chosen: list[str], engine: str) -> list[str]:
+def _one_of(chosen: list[str], engine: str) -> list[str]:
     if chosen and chosen[0] in _BLOCKS:
         return [
             f"{chosen[0]} is left out: which drafts of this kind {engine} takes, its own documentation says"

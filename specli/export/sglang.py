@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-from specli.export.common import (
-    NGRAM,
-    SAMPLING_COMMENT,
-    Exported,
-    common,
-    methods,
-    ngram_comments,
-    one_of,
-    weights_comment,
-)
+from specli.export.common import NGRAM, Exported, first_and_comments, ngram_comments
 from specli.settings import Settings
 
 
 def command(s: Settings, model: str, draft: str | None) -> Exported:
-    chosen = methods(s, draft, model)
-    comments = [
-        *common(s, "SGLang", model, draft),
-        *weights_comment(model, draft, "SGLang"),
-        SAMPLING_COMMENT,
-        *one_of(chosen, "SGLang"),
-    ]
+    first, comments = first_and_comments(s, model, draft, "SGLang")
     words = ["python3", "-m", "sglang.launch_server", "--model-path", model, "--max-running-requests", "1"]
     if s.ctx_size is not None:
         words += ["--context-length", str(s.ctx_size)]
-    first = chosen[0] if chosen else "none"
     steps = max(1, s.draft_n_max)
     chain = [
         "--speculative-num-steps",

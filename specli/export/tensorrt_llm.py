@@ -4,29 +4,13 @@ from __future__ import annotations
 
 import json
 
-from specli.export.common import (
-    NGRAM,
-    SAMPLING_COMMENT,
-    Exported,
-    common,
-    methods,
-    ngram_comments,
-    one_of,
-    weights_comment,
-)
+from specli.export.common import NGRAM, Exported, first_and_comments, ngram_comments
 from specli.settings import Settings
 
 
 def command(s: Settings, model: str, draft: str | None) -> Exported:
-    chosen = methods(s, draft, model)
-    comments = [
-        *common(s, "TensorRT-LLM", model, draft),
-        *weights_comment(model, draft, "TensorRT-LLM"),
-        SAMPLING_COMMENT,
-        *one_of(chosen, "TensorRT-LLM"),
-    ]
+    first, comments = first_and_comments(s, model, draft, "TensorRT-LLM")
     lines: list[str] = []
-    first = chosen[0] if chosen else "none"
     length = max(1, s.draft_n_max)
     if first == "draft-model" and draft is not None:
         lines = [

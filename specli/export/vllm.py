@@ -4,29 +4,13 @@ from __future__ import annotations
 
 import json
 
-from specli.export.common import (
-    NGRAM,
-    SAMPLING_COMMENT,
-    Exported,
-    common,
-    methods,
-    ngram_comments,
-    one_of,
-    weights_comment,
-)
+from specli.export.common import NGRAM, Exported, first_and_comments, ngram_comments
 from specli.settings import Settings
 
 
 def command(s: Settings, model: str, draft: str | None) -> Exported:
-    chosen = methods(s, draft, model)
-    comments = [
-        *common(s, "vLLM", model, draft),
-        *weights_comment(model, draft, "vLLM"),
-        SAMPLING_COMMENT,
-        *one_of(chosen, "vLLM"),
-    ]
+    first, comments = first_and_comments(s, model, draft, "vLLM")
     config: dict[str, object] = {}
-    first = chosen[0] if chosen else "none"
     if first == "draft-model":
         config = {"method": "draft_model", "model": draft, "num_speculative_tokens": max(1, s.draft_n_max)}
         comments.append('a draft of another vocabulary needs "use_heterogeneous_vocab": true as well')
