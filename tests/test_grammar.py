@@ -521,7 +521,8 @@ def random_answer(model: Model, grammar: str, rng: np.random.Generator) -> str |
 
 @pytest.mark.parametrize(
     "pattern",
-    ["^a$|^b$", '^a"b$', r"^\t$", r"^\d{3}$", r"^\w+$", r"^a\.b$", "a|b", "^[^a]$", r"^.\\.$", r'^["\\]+$', "^$", "",
+    ["^(a?b?){0,900}$", "^((a*|b*c*)*)*$", "^(|a{0,3}){1,2000}$", "^a$|^b$", '^a"b$', r"^\t$",
+     r"^\d{3}$", r"^\w+$", r"^a\.b$", "a|b", "^[^a]$", r"^.\\.$", r'^["\\]+$', "^$", "",
      r"^\S{1,3}$", r"^\s$", r"^[\s\S]{2}$", r"^\u00e9|\x41", r"^(?:a|(b))?c*$", "^(^a|b)c", r"^\W$", r"^[\w.-]$"],
 )  # fmt: skip
 def test_what_a_pattern_lets_through_is_json_and_matches(tiny_model: Model, pattern: str) -> None:

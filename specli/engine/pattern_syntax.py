@@ -163,8 +163,13 @@ class _Reader:
         if _has_anchor(node):
             raise UsageError("^ and $ cannot be repeated")
         some = _nonempty(node)
-        if some is None:
+        if some is None or high == 0:
             return Sequel(())
+        if isinstance(some, Repeat) and (some.low, some.high) == (
+            1,
+            None,
+        ):  # (a+)+ is a+, with one way to say it
+            some, high = some.of, None
         return Repeat(some, 0 if _may_be_empty(node) else low, high)
 
     def _bounds(self) -> tuple[int, int | None] | None:
