@@ -21,7 +21,7 @@ pty = pytest.importorskip("pty", reason="pseudo-terminals are POSIX")
 TINY = Path(__file__).parent / "models" / "tiny-target-mtp.gguf"
 CTRL_C, CTRL_D, CTRL_G, ENTER, TAB, UP = b"\x03", b"\x04", b"\x07", b"\r", b"\t", b"\x1b[A"
 PROMPT = "a message, or /help"  # stands in an empty input line
-ENDLESS = ("--ctx-size", "100000", *(x for token in range(8) for x in ("--logit-bias", f"{token}-1000")))
+ENDLESS = ("--ctx-size", "100096", *(x for token in range(8) for x in ("--logit-bias", f"{token}-1000")))
 _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07|[78DM=>]|\([AB0])")
 
 

@@ -185,7 +185,7 @@ def test_tab_completes_and_ctrl_g_edits(chat: Open, tmp_path: Path) -> None:
 @pytest.mark.parametrize("presses", [1, 3])
 def test_ctrl_c_during_a_long_prompt(chat: Open, tmp_path: Path, presses: int) -> None:
     (tmp_path / "long.txt").write_text("import os, sys\n" * 8000)
-    t = Typist(chat(*PLAIN, "--ctx-size", "100000", columns=200))
+    t = Typist(chat(*PLAIN, "--ctx-size", "100096", columns=200))
     t.types(f"/read {tmp_path}/long.txt")
     t.terminal.press("what is it?\r")
     t.terminal.wait(lambda: bool(_READING.search(t.terminal.text)))

@@ -306,7 +306,7 @@ def test_an_encoding_that_lacks_characters(specli: Run) -> None:
 # -- ends ---------------------------------------------------------------------------------------
 
 NEW_LINE = 201  # the tiny model's token
-ENDLESS = ["--raw", "--temp", "1.5", "--max-tokens", "200000", "--ctx-size", "100000"]
+ENDLESS = ["--raw", "--temp", "1.5", "--max-tokens", "200000", "--ctx-size", "100096"]
 
 
 def _start(environment: dict[str, str], *args: str) -> subprocess.Popen[bytes]:

@@ -215,7 +215,11 @@ _JOINED: Mapping[str, Callable[[Any, Any], Any]] = {
 def _closed(a: Form, b: Form) -> Form:
     """`a`, whose properties meet what `b` says of those that it does not name."""
     rest = b.get("additionalProperties", True)
-    if rest is True or "properties" not in a:
+    if rest is True or not {"properties", "patternProperties"} & a.keys():
+        return a
+    if "patternProperties" in a:  # some of the names may be named by `b`: narrower than need be
+        a = {**a, "patternProperties": {p: _all_of(each, rest) for p, each in a["patternProperties"].items()}}
+    if "properties" not in a:
         return a
     named, patterns = b.get("properties", {}), b.get("patternProperties", {})
     return {
