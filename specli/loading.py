@@ -242,6 +242,7 @@ class Loader:
             hidden=is_target and "draft-mtp" in self.methods,
             layers=self._layers if is_target else (),
             branches=branches,
+            steady=s.fixed_width is not None,
         )
         return self._stack.enter_context(Context(model, params))
 

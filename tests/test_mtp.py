@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -293,6 +294,34 @@ def test_a_prompt_given_up_at_once_leaves_the_heads_in_step(
         wanted = confidences(MtpDrafter(heads, FixedPacer(), cold.n_vocab, 5), history)
     assert got[0] == wanted[0]
     assert got[1] == pytest.approx(wanted[1], abs=1e-3)
+
+
+@pytest.mark.parametrize("n", [60, 1200])
+def test_exact_mode_reads_a_prompt_in_the_same_pieces_with_heads_and_without(model: Model, n: int) -> None:
+    """1900 tokens are more than the hidden rows that are kept. The target does not decode one again for its row, as
+    without heads it would not; the heads make do with zeros for that one."""
+    text = [t for prompt in WIDE for t in prompt][:2000]
+    kept = []
+    for hidden in (True, False):
+        params = ContextParams(2304, 128, 128, 4, hidden=hidden, steady=True)
+        with Context(model, params) as target, ExitStack() as stack:
+            heads = stack.enter_context(Heads(target, params)) if hidden else None
+            sync(target, text[:1990], 128)
+            if heads is not None:
+                heads.catch_up()
+            kept.append(target.rewind(n))
+            history = [*text[:n], *FIVE[0][:20]]
+            sync(target, history[:-1], 128)
+            kept.append(target.rewind(len(history) - 1))
+            if heads is not None:
+                drafter = MtpDrafter(heads, FixedPacer(), target.n_vocab, 5)
+                assert len(drafter.propose(history, 5)) == 5 and drafter.problem is None
+                sync(target, text[:1990], 128)  # and a second time
+                heads.catch_up()
+                assert target.rewind(n) == n
+                heads.catch_up()
+                assert target.rewind(n - 20) == n - 20 and len(drafter.propose(text[: n - 19], 5)) == 5
+    assert kept == [n, n + 19] * 2
 
 
 class Failing:

@@ -212,7 +212,7 @@ class Context:
         self._drop_tree()
         held = len(self._tokens)
         length = min(max(0, length), held)
-        lost = self.hidden is not None and length > 0 and not self.hidden.holds(length - 1)
+        lost = not self.params.steady and self._lacks_row(length)
         if length == held and not lost:
             self.memory.end_cycle(held)
             return held
@@ -233,7 +233,13 @@ class Context:
     def _forget_from(self, length: int, hidden: Any) -> None:
         del self._tokens[length:]
         if self.hidden is not None:
+            if hidden is None and self.params.steady and self._lacks_row(length):
+                hidden = np.zeros(self.hidden.width, np.float32)
             self.hidden.cut(length, hidden)
+
+    def _lacks_row(self, length: int) -> bool:
+        """Whether the hidden row of the last of `length` tokens is wanted, and no longer held."""
+        return self.hidden is not None and length > 0 and not self.hidden.holds(length - 1)
 
     def _last_hidden(self) -> Any:
         return None if self.hidden is None else self.hidden.row(len(self._tokens) - 1)

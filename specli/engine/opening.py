@@ -33,7 +33,8 @@ class ContextParams:
     `flash_attn` auto, on or off; `type_k`, `type_v` of CACHE_TYPES; `swa_full`: the sliding-window
     cache keeps everything; `snapshots`: recurrent states kept for rollback; `hidden`: hand out the
     hidden rows that prediction heads draft from; `layers`: hand out the inputs of these layers instead, side
-    by side; `branches`: of a tree of tokens, 1 for none."""
+    by side; `branches`: of a tree of tokens, 1 for none; `steady`: what a rewind keeps does not depend on
+    whether such rows are handed out, one that is gone is zeros then."""
 
     n_ctx: int = 4096
     n_batch: int = 512
@@ -49,6 +50,7 @@ class ContextParams:
     hidden: bool = False
     layers: tuple[int, ...] = ()
     branches: int = 1
+    steady: bool = False
 
 
 def open_handle(model: Model, params: ContextParams, heads_of: Any = None, draft_of: Any = None) -> Any:
