@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from specli.engine.memory import (
     Load,
     _cgroup_free,
     available_bytes,
+    default_ctx_size,
     gib,
     kv_bytes_per_token,
     need,
@@ -120,6 +122,14 @@ def test_a_context_fits_only_with_the_heads_beside_it(tiny_target: Path) -> None
     assert plan([model], need(model).total + RESERVE).fits
     assert not plan([model, heads], need(model).total + RESERVE).fits
     assert plan([model, heads], need(model).total + need(heads).total + RESERVE).fits
+
+
+def test_the_context_for_those_who_asked_for_none_leaves_room_for_heads(tiny_target: Path) -> None:
+    header = read_header(tiny_target)
+    endless = replace(header, metadata={**header.metadata, f"{header.architecture}.context_length": 1 << 60})
+    alone, beside = (default_ctx_size(endless, "f32", "f32", 1 << 60, heads) for heads in (False, True))
+    layers = header.block_count or 0
+    assert beside / alone == pytest.approx((layers - 1) / layers, rel=0.1)  # memory comes and goes meanwhile
 
 
 def test_snapshots_of_a_recurrent_state_count(tiny_hybrid: Path, tiny_target: Path) -> None:
