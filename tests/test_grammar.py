@@ -549,6 +549,19 @@ def test_a_schema_may_stand_inside_itself(tiny_model: Model) -> None:
     assert not accepts(tiny_model, grammar, '{"v":null,"next":{}}')
 
 
+def test_what_nothing_fits_inside_is_left_out(tiny_model: Model) -> None:
+    """Also where it stands inside itself."""
+    dead = {
+        "type": "object",
+        "properties": {"next": {"$ref": "#/$defs/dead"}, "bad": False},
+        "required": ["bad"],
+    }
+    schema = {"type": "object", "properties": {"a": {"type": "null"}, "d": {"$ref": "#/$defs/dead"}},
+              "$defs": {"dead": dead}}  # fmt: skip
+    grammar = schema_grammar(json.dumps(schema)).text
+    assert accepts(tiny_model, grammar, '{"a":null}') and not accepts(tiny_model, grammar, '{"d":{}}')
+
+
 def test_a_schema_of_what_no_answer_can_say_is_one_line(tiny_target: Path) -> None:
     with pytest.raises(UsageError, match="surrogate") as caught:
         generator(tiny_target, json_schema='{"const": "\\ud800"}')

@@ -20,9 +20,10 @@ _NO_ROOM = {errno.ENOSPC, errno.EFBIG, errno.EIO, getattr(errno, "EDQUOT", errno
 class Sink:
     """Enter it before the model is loaded: what cannot be written is then said at once, as SpecliError.
 
-    `path`: None or "-" for standard output. `flag`: what it was given with, for UsageError where it is empty. A regular file is written beside and takes its place at the
-    end, in one step; if an error comes in between, the old one stays as it was. What was said until an
-    interruption goes to FILE.partial. Devices, pipes and open descriptors (/dev/stdout) are written to as they are.
+    `path`: None or "-" for standard output. A regular file is written beside and takes its place at the end, in one
+    step; if an error comes in between, the old one stays as it was. What was said until an interruption goes to
+    FILE.partial. Devices, pipes and open descriptors (/dev/stdout) are written to as they are. `flag`: what it was
+    given with, for the UsageError where it is empty.
     """
 
     def __init__(self, path: str | None, flag: str = "--output") -> None:

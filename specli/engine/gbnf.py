@@ -46,9 +46,9 @@ class RuleBook:
         self._rules[name] = ""
         return name
 
-    def drop(self, name: str) -> None:
-        """Take a reserved name back."""
-        del self._rules[name]
+    def bar(self, name: str) -> None:
+        """Let a reserved name stand for what no text has: something may have taken it in already."""
+        self.define(name, r"[^\x00-\U0010FFFF]")
 
     def define(self, name: str, rule: str) -> None:
         self._rules[name] = rule

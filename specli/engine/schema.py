@@ -117,7 +117,7 @@ class _Converter:
             if rules:
                 self._rules.define(name, " | ".join(dict.fromkeys(rules)))
             else:
-                self._rules.drop(name)
+                self._rules.bar(name)
                 self._known[key] = None
         known = self._known[key]
         if known is None:
@@ -235,7 +235,7 @@ class _Converter:
         """All of `must`, any of `may`, then any number of `more`, with commas between; one at least if `some`."""
         tails = [
             f'("," space {more})*' if more else '""'
-        ]  # behind the last of `may`, the one before it, and so on
+        ]  # behind the last of `may`, the one before, and so on
         for pair in reversed(may):
             tails.append(self._rules.add(f'("," space {pair})? {tails[-1]}'))
         if must:
