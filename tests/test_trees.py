@@ -138,7 +138,6 @@ def test_no_branch_grows_behind_an_end(sampling: SamplingParams) -> None:
         assert any(token in ends for token in draft.tokens)
 
 
-
 @pytest.mark.parametrize("width", [None, 16])
 def test_every_place_of_a_tree_can_be_the_last_right_one(width: int | None) -> None:
     drafter = Bundle(knows(target()), VOCAB)
