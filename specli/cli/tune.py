@@ -251,12 +251,28 @@ def _write(
 
 
 def _print(generator: Generator, result: Tuning, over: str, rules: list[Rule], taken: float) -> None:
+    """All that was measured, in the order in which it was."""
     from specli.tune.verdict import on_layers
-    from specli.ui.tables import echo_table, number, percent
 
     echo(f"{_title(generator)}; {taken:.0f} s")
-    costs = result.costs
     echo("")
+    _print_costs(result)
+    echo("")
+    prose(f"Answers, each beside a plain one to the same prompt. {over[:1].upper()}{over[1:]}.")
+    _print_standings(result)
+    for remark in (_on_screened(result), on_layers(result.choice, result.standings)):
+        if remark is not None:
+            echo("")
+            prose(remark)
+    echo("")
+    echo("Rules of thumb, here:")
+    for rule in rules:
+        verdict = {True: "holds", False: "fails", None: "untested"}[rule.holds]
+        prose(f"  {verdict}: {rule.rule} - {rule.said}")
+
+
+def _print_costs(result: Tuning) -> None:
+    costs = result.costs
     echo(f"One token takes {1000 * costs.seconds[1]:.1f} ms. Decodes by width, in multiples of that:")
     shape = list(costs.shape.items())
     for at in range(0, len(shape), 8):
@@ -270,8 +286,11 @@ def _print(generator: Generator, result: Tuning, over: str, rules: list[Rule], t
         prose(
             f"{each.method}: a token costs {each.step_s / costs.seconds[1]:.2f}; accepted by position {rates}"
         )
-    echo("")
-    prose(f"Answers, each beside a plain one to the same prompt. {over[:1].upper()}{over[1:]}.")
+
+
+def _print_standings(result: Tuning) -> None:
+    from specli.ui.tables import echo_table, number, percent
+
     rows = []
     for s in result.standings:
         found = s.ratio
@@ -283,34 +302,25 @@ def _print(generator: Generator, result: Tuning, over: str, rules: list[Rule], t
              number(s.mean_accepted_length), number(s.draft_length, 1), str(s.n_pairs))
         )  # fmt: skip
     header = ("", "× plain", "95% interval", "accepted", "tok/cycle", "draft length", "answers")
-    off = ("off", "1.000", "-", "-", "1.00", "-", "-")
-    echo_table(header, [off, *rows])
+    echo_table(header, [("off", "1.000", "-", "-", "1.00", "-", "-"), *rows])
     if any(row[1] == _AS_OFF for row in rows):
         prose(f"{_AS_OFF}: it drafted nothing here.")
     if any(row[2] == "-" and row[1] != _AS_OFF for row in rows):
         prose("Without an interval: too few answers to trust the figure; the budget went to others.")
-    best = result.screened[0] if result.screened else None
-    if best is not None:
-        echo("")
-        prose(
-            f"N-gram settings tried on recorded answers: {len(result.screened)}. Of the best, {best.candidate.name}, "
-            f"{best.accepted} of {best.drafted} drafted tokens were accepted: "
-            f"{best.speedup:.2f} times plain as reckoned by the measured costs, which decides who runs, not who is chosen."
-            + (
-                " It is what auto does here, so it ran as auto."
-                if best.candidate.spec == result.as_auto
-                else ""
-            )
-        )
-    about_layers = on_layers(result.choice, result.standings)
-    if about_layers is not None:
-        echo("")
-        prose(about_layers)
-    echo("")
-    echo("Rules of thumb, here:")
-    for rule in rules:
-        verdict = {True: "holds", False: "fails", None: "untested"}[rule.holds]
-        prose(f"  {verdict}: {rule.rule} - {rule.said}")
+
+
+def _on_screened(result: Tuning) -> str | None:
+    """How the n-gram settings did on recorded answers, None where none was tried."""
+    if not result.screened:
+        return None
+    best = result.screened[0]
+    ran = " It is what auto does here, so it ran as auto." if best.candidate.spec == result.as_auto else ""
+    return (
+        f"N-gram settings tried on recorded answers: {len(result.screened)}. Of the best, {best.candidate.name}, "
+        f"{best.accepted} of {best.drafted} drafted tokens were accepted: "
+        f"{best.speedup:.2f} times plain as reckoned by the measured costs, which decides who runs, not who is chosen."
+        f"{ran}"
+    )
 
 
 def _print_choice(generator: Generator, result: Tuning, path: Path) -> None:
