@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,13 @@ from specli.costs import machine
 from specli.engine import backend
 from specli.engine.gguf import read_header
 from specli.errors import ProfileError
+from specli.keys import Value
 from specli.profiles import Profile
 from specli.settings import NEURAL, Settings
 
 WITH_FILE = frozenset(NEURAL) - {"draft-self-layers"} | {"auto"}
 """Types that a draft's own file may serve."""
+_ALONG = ("threads", "gpu_layers")
 FORMAT = 1
 """Of the [measured] section; one of another number is as if there were none."""
 
@@ -109,19 +111,20 @@ class Tuned:
     @property
     def line(self) -> str:
         """What to say on using it."""
+        measured = self.profile.measured
+        busy = " while the machine was busy" if measured.get("busy") else ""
         if self.choice == "off":
-            found = "no method was clearly faster than plain decoding here, so nothing is drafted"
+            found = f"nothing was faster than plain decoding here{busy}, so nothing is drafted"
         else:
-            measured = self.profile.measured
             n, prompts = measured.get("answers"), measured.get("workload", "its prompts")
             over = f"{n} answers to {prompts}" if n else f"answers to {prompts}"
-            busy = " while the machine was busy" if measured.get("busy") else ""
             found = f"{self.choice}, measured {self.speedup:.2f}× plain here{busy}, on average over {over}"
         return f"{self.profile.name}: {found} (--profile auto leaves it aside)"
 
     def over(self, base: Profile) -> Profile:
-        """`base` with who drafts, and how, as tuned."""
-        given = {**base.given, **self.profile.section("spec")}
+        """`base` with who drafts, and how, as tuned, and what that was measured with."""
+        brought = {name.replace("_", "-"): value for name, value in _brought(self.profile).items()}
+        given = {**base.given, **self.profile.section("spec"), **brought}
         return Profile(self.profile.name, self.profile.source, given, self.profile.measured)
 
 
@@ -148,7 +151,21 @@ def find(model: Path, draft: Path | None, settings: Settings) -> Tuned | Stale |
         profile = profiles.load(str(path))
     except ProfileError as error:
         return Stale(path.stem, f"something that cannot be read any more ({error})")
-    return judge(profile, key_of(model, draft, settings))
+    brought: dict[str, Any] = {
+        name: value for name, value in _brought(profile).items() if settings.origin(name) == "default"
+    }
+    return judge(profile, key_of(model, draft, replace(settings, **brought)))
+
+
+def along(settings: Settings) -> dict[str, Value]:
+    """What of `settings` a tuned profile brings along, as it would not hold without."""
+    found: dict[str, Value] = {name: getattr(settings, name) for name in _ALONG}
+    return {name.replace("_", "-"): value for name, value in found.items() if value is not None}
+
+
+def _brought(profile: Profile) -> dict[str, Value]:
+    """The same, of the profile, by attribute."""
+    return {name: v for name in _ALONG if (v := profile.given.get(name.replace("_", "-"))) is not None}
 
 
 def _without_draft(model: Path, draft: Path | None) -> Stale | None:

@@ -38,7 +38,7 @@ ROOMS: dict[str, set[str]] = {
     "shelf": {*_LIVE, "hub", "config", "download", "pairing"},
     "assembly": _LIVE - {"assembly", "interrupts"},
     "costs": {*_BASE, "paths", "engine"},
-    "tuned": {*_BASE, "settings", "profiles", "engine", "costs"},
+    "tuned": {*_BASE, "keys", "settings", "profiles", "engine", "costs"},
     "rules": {*_BASE, "settings", "engine"},
     "pruned": {"errors", "paths", "engine"},
     "casting": {"errors", "profiles", "engine", "tuned", "pruned"},

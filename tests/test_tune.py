@@ -26,7 +26,7 @@ from specli.costs import WidthCosts
 from specli.drafters.ngram import NgramSimple
 from specli.engine.backend import physical_cores
 from specli.tune.candidates import AUTO, Candidate, auto, free, neural, off, sized
-from specli.tune.halving import MOST_PASSES, halve
+from specli.tune.halving import MOST_PASSES, affordable, halve
 from specli.tune.replay import Recording, replay, screen
 from specli.tune.session import Plan, Session
 from specli.tune.verdict import Choice, Measured, Rule, Scouted, choose, rules_of_thumb, to_profile
@@ -235,7 +235,8 @@ def test_auto_is_taken_when_it_is_about_as_good() -> None:
     assert chosen(auto=1.49, other=1.5) == "auto"
     assert chosen(auto=1.3, other=1.5) == "other"
     assert chosen(auto=0.9, other=1.2, slow=0.7) == "other"
-    assert chosen(auto=0.99, other=0.98) == "off"
+    assert chosen(auto=0.99, other=0.98) == "auto"  # it costs next to nothing, and may gain elsewhere
+    assert chosen(auto=0.9, other=0.98) == "off"
     assert "adapts" in choose(standings_of(auto=1.49, other=1.5)).why  # type: ignore[arg-type]
 
 
@@ -246,9 +247,20 @@ def test_auto_is_taken_where_it_gains_on_some_prompts_and_loses_on_none() -> Non
     uneven, losing = (0.98, 1.0, 1.0, 2.0), (0.85, 0.9, 1.0, 2.0)
     assert chosen(auto=uneven).candidate.name == "auto"
     assert "0.9" in chosen(auto=uneven).why and "drafts only where that pays" in chosen(auto=uneven).why
+    assert chosen(auto=uneven).settled
     assert chosen(other=uneven).candidate.name == "off"  # it drafts on whatever comes
-    assert chosen(auto=losing).candidate.name == "off"
-    assert chosen(auto=(0.99, 1.0, 1.01, 1.04)).candidate.name == "off"  # not worth it
+    assert chosen(auto=losing).candidate.name == "auto"
+    assert chosen(auto=(0.99, 1.0, 1.01, 1.04)).candidate.name == "auto"
+    assert chosen(auto=(0.8, 0.9, 1.0, 1.0)).candidate.name == "off"
+
+
+@pytest.mark.parametrize(
+    ("n", "runs", "several"),
+    [(8, 1000.0, 8), (8, 35.0, 8), (8, 25.0, 6), (8, 17.0, 2), (8, 12.0, 1), (1, 2.0, 1)],
+)
+def test_no_more_is_tried_than_can_be_told_apart(n: int, runs: float, several: int) -> None:
+    """By hand: 17 runs are five prompts for two candidates and plain decoding beside them."""
+    assert affordable(n, runs) == several
 
 
 def test_what_had_no_token_accepted_is_not_faster_whatever_the_clock_says() -> None:
@@ -476,6 +488,10 @@ def test_run_picks_it_up_and_notices_when_it_is_stale(tuning: dict[str, object],
     profile, said = notices("--threads", "2")
     assert profile == "auto" and "was measured with --threads 1, so it is left aside" in said
     assert "`specli tune --threads 2` measures again" in said
+    assert profiles.load(str(path)).given["threads"] == 1  # as it was measured with, and goes on with
+    unsaid = [word for word in run if word not in ("--threads", "1")]
+    result = specli(*unsaid)
+    assert json.loads(result.stdout)["profile"] == name, result.stderr
     profile, said = notices("--exact-width", "3")
     assert "was measured with no --exact" in said and "`specli tune --exact-width 3`" in said
     path.write_text(text.replace('build = "', 'build = "older-'))

@@ -79,7 +79,8 @@ class Answer:
         self.timing = Timing()
         self.finish: str | None = None
         self.seed = rules.seed
-        self.record = Record(pacer, [d.method for d in drafters])
+        self.methods = [drafter.method for drafter in drafters]
+        self.record = Record(pacer, self.methods)
         self.reasoning_tokens = 0
         self._target, self._drafters, self._rules, self._pacer = target, drafters, rules, pacer
         self._vocab, self._chunk, self._stop = vocab, chunk, stop

@@ -35,7 +35,7 @@ from specli.ui.setting import CHANGEABLE
 
 MOST_KEPT = 2 << 30
 """Bytes of caches that are kept for later; the oldest go first."""
-_WORTH = 512  # tokens: fewer are decoded again in no time
+_WORTH = 64  # tokens: fewer are decoded again in no time
 _SLOW = 256 << 20  # bytes that take a moment to write
 
 

@@ -75,6 +75,7 @@ def tune(
     """
     from specli import paths, profiles
     from specli.bench.contest import Contest
+    from specli.tune.halving import ENOUGH
     from specli.tune.session import Session
     from specli.tune.verdict import rules_of_thumb
     from specli.workloads import load, mixed, shipped
@@ -143,7 +144,11 @@ def tune(
         raise unwritten
     if path is None:
         more = 60 * math.ceil(plan.budget / 20)
-        prose(f"Nothing was written: {result.choice.why}; --budget {more} gives it more time.")
+        prose(
+            f"Nothing was written: {result.choice.why}. An interval takes three answers beside plain ones, and {ENOUGH} "
+            f"or more tell something: --budget {more} has time for them, or --tokens {max(8, length // 2)}, whose answers "
+            "are shorter. chat and run draft as untuned, and by what decodes cost here, which is kept."
+        )
         if before:
             prose(f"What was tuned before stays: {before}.")
         return 0
@@ -161,8 +166,8 @@ def _note_load() -> str | None:
     if load is None or not busy(load):
         return None
     return (
-        f"this machine is busy (load {load:.1f}): what is measured now may not hold later; if it can be, wait until it "
-        "is quiet"
+        f"this machine is busy (load {load:.1f}): what is measured now wavers and may not hold later; wait until it is "
+        "quiet, if you can"
     )
 
 
@@ -231,7 +236,7 @@ def _write(
     from specli import profiles
     from specli.paths import write_atomic
     from specli.tune.verdict import Measured, to_profile
-    from specli.tuned import key_of, profile_file
+    from specli.tuned import along, key_of, profile_file
 
     if not result.choice.settled:  # an earlier profile may rest on more
         return None
@@ -243,7 +248,10 @@ def _write(
         key, result.costs, result.standings, result.scouted, settings.temp, workload, date, busy
     )
     draft = settings.draft_model or (str(request.draft) if request.draft else None)
-    write_atomic(path, profiles.to_toml(to_profile(path.stem, str(path), result.choice, measured, draft)))
+    write_atomic(
+        path,
+        profiles.to_toml(to_profile(path.stem, str(path), result.choice, measured, draft, along(settings))),
+    )
     return path
 
 
@@ -265,15 +273,18 @@ def _print(generator: Generator, result: Tuning, over: str, rules: list[Rule], t
             echo("")
             prose(remark)
     echo("")
-    echo("Rules of thumb, here:")
+    echo("What is often said of drafting, and whether it is true here:")
     for rule in rules:
-        verdict = {True: "holds", False: "fails", None: "untested"}[rule.holds]
+        verdict = {True: "true", False: "not so", None: "not tested"}[rule.holds]
         prose(f"  {verdict}: {rule.rule} - {rule.said}")
 
 
 def _print_costs(result: Tuning) -> None:
     costs = result.costs
-    echo(f"One token takes {1000 * costs.seconds[1]:.1f} ms. Decodes by width, in multiples of that:")
+    echo(
+        f"One token takes {1000 * costs.seconds[1]:.1f} ms. Decodes by width, the tokens read at once, in multiples"
+    )
+    echo("of that, smoothed (a wider one never takes less):")
     shape = list(costs.shape.items())
     for at in range(0, len(shape), 8):
         echo("  " + "  ".join(f"{width}: {cost:.2f}" for width, cost in shape[at : at + 8]))
@@ -316,10 +327,9 @@ def _on_screened(result: Tuning) -> str | None:
     best = result.screened[0]
     ran = " It is what auto does here, so it ran as auto." if best.candidate.spec == result.as_auto else ""
     return (
-        f"N-gram settings tried on recorded answers: {len(result.screened)}. Of the best, {best.candidate.name}, "
-        f"{best.accepted} of {best.drafted} drafted tokens were accepted: "
-        f"{best.speedup:.2f} times plain as reckoned by the measured costs, which decides who runs, not who is chosen."
-        f"{ran}"
+        f"Before that, {len(result.screened)} n-gram settings were tried on paper, on the plain answers: the best, "
+        f"{best.candidate.name}, would have had {best.accepted} of {best.drafted} draft tokens accepted and run at "
+        f"{best.speedup:.2f} times plain. This decides who runs, not who is chosen.{ran}"
     )
 
 

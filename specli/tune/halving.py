@@ -13,8 +13,13 @@ from specli.bench.figures import Pair, Ratio, ratio, speed
 from specli.core.stats import MethodStats
 from specli.tune.candidates import AUTO, Candidate
 
+ENOUGH = 5
+"""Prompts on which a candidate should have run at the end: an interval takes three pairs with plain decoding."""
 MOST_PASSES = 36
 """Pairs with plain decoding after which more would not change the choice."""
+
+
+_FINALISTS = 2  # that the last round begins with, beside `auto`
 
 
 class Trial(Protocol):
@@ -88,13 +93,31 @@ class Standing:
         return sum(run.stats.drafted for run in self.runs) / cycles if cycles else None
 
 
+def affordable(n: int, runs: float) -> int:
+    """How many of `n` candidates can be tried, at least one, if there is time for so many runs of one prompt in
+    all: fewer that can be told apart are better than many that cannot."""
+    for several in range(n, 1, -1):
+        share = runs / _rounds(several)
+        passes, alive = 0, several
+        for _ in range(_rounds(several)):
+            passes += int(share / (alive + 1))  # with plain decoding beside them
+            alive = max(_FINALISTS + 1, ceil(alive / 2))  # and `auto`
+        if passes >= ENOUGH:
+            return several
+    return 1
+
+
+def _rounds(n: int, finalists: int = _FINALISTS) -> int:
+    return max(1, ceil(log2(max(1, n) / finalists)) + 1)
+
+
 def halve(
     plain: Candidate,
     candidates: Sequence[Candidate],
     n_workloads: int,
     trial: Trial,
     left: Callable[[], float],
-    finalists: int = 2,
+    finalists: int = _FINALISTS,
 ) -> list[Standing]:
     """Standings of all, the best first: by the last round they took part in, then by speed.
 
@@ -104,7 +127,7 @@ def halve(
     """
     standings = [Standing(each) for each in candidates]
     alive = list(standings)
-    rounds = max(1, ceil(log2(max(1, len(alive)) / finalists)) + 1)
+    rounds = _rounds(len(alive), finalists)
     passes = 0
     for turn in range(rounds):
         until = left() * (1 - 1 / (rounds - turn))  # what must remain for the rounds to come

@@ -17,8 +17,8 @@ from specli.engine.gguf import read_header
 from specli.keys import Value
 from specli.profiles import Profile, Settings
 from specli.settings import NEURAL
-from specli.tune.candidates import LONGEST, Candidate, auto, free, neural, off, sized
-from specli.tune.halving import Standing, halve
+from specli.tune.candidates import LONGEST, OFF, Candidate, auto, free, neural, off, sized
+from specli.tune.halving import Standing, affordable, halve
 from specli.tune.replay import Recording, Replayed, screen
 from specli.tune.verdict import Choice, Scouted, choose
 
@@ -184,8 +184,7 @@ class Session:
         for each in scouted:
             found += [neural(each.method, k, fixed=True) for k in each.lengths(costs, longest)[:_LENGTHS]]
         typical = median(self._run_s) if self._run_s else 0.0
-        affordable = max(2, int(0.4 * self._left() / typical) - 1) if typical else len(found)
-        found = found[:affordable]
+        found = found[: affordable(len(found), self._left() / typical)] if typical else found
         return found[::-1] if self._plan.reverse else found
 
     @property
@@ -202,7 +201,7 @@ class Session:
         return sized("draft-self", s.self_size_n, s.self_size_m).spec
 
     def _trial(self, candidate: Candidate, workload: int, repeat: int) -> Run | None:
-        self._progress(candidate.name)
+        self._progress("plain decoding" if candidate.name == OFF else candidate.name)
         late = self._deadline
         if self._left() < 0.5 * median(self._run_s):
             return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -17,9 +17,9 @@ from specli.tuned import FORMAT, WITH_FILE, Key
 
 AS_GOOD = 0.98
 """`auto` is taken in place of a winner that it comes this near to: it adapts to other text, a setting cannot."""
-NO_LOSS, WORTH = 0.97, 1.05
-"""`auto` is taken, too, if it is expected to gain WORTH and keeps above NO_LOSS even at the lower end of its
-interval: prompts differ far more than measurements, and it drafts nothing where nothing pays."""
+NO_LOSS = 0.97
+"""`auto` stays, too, where nothing is clearly faster than plain, unless it was slower than this: it is what specli
+does untuned, it drafts nothing where nothing pays, and other text may repeat itself more."""
 _LOSS, _GAIN = 0.97, 1.03  # clearly slower, clearly faster than plain, where an interval is not at hand
 
 
@@ -63,12 +63,12 @@ class Choice:
 
 
 def choose(standings: Sequence[Standing]) -> Choice:
-    """The fastest candidate whose interval clears plain decoding, or `auto` where that is as good or next to
-    clear; off without one."""
+    """The fastest candidate whose interval clears plain decoding, or `auto` where that is as good; without one
+    `auto` where it lost nothing, else off."""
     clear = [s for s in standings if _gains(s) and (r := s.ratio) is not None and r.clears_plain]
     adaptive = next((s for s in standings if s.candidate.name == AUTO and _gains(s)), None)
     if not clear:
-        return _near_clear(adaptive) or _off(standings)
+        return _lossless(adaptive) or _off(standings)
     last = max(s.round for s in clear)  # those left out before ran on fewer prompts
     best = max((s for s in clear if s.round == last), key=lambda s: (s.value, s.candidate.name))
     if adaptive in clear and adaptive is not best and adaptive.value >= AS_GOOD * best.value:
@@ -80,15 +80,13 @@ def choose(standings: Sequence[Standing]) -> Choice:
     return Choice(best.candidate, best, why)
 
 
-def _near_clear(adaptive: Standing | None) -> Choice | None:
+def _lossless(adaptive: Standing | None) -> Choice | None:
     found = adaptive.ratio if adaptive is not None else None
-    if adaptive is None or found is None or found.low is None:
-        return None
-    if found.value < WORTH or found.low < NO_LOSS:
+    if adaptive is None or found is None or found.low is None or found.value < NO_LOSS:
         return None
     why = (
-        f"{found.value:.2f} times plain on the whole, {found.low:.2f} at the lower end of its interval; it drafts "
-        "only where that pays"
+        f"{found.value:.2f} times plain ({found.low:.2f} to {found.high:.2f}); nothing is clearly faster than plain on "
+        "these prompts, but it drafts only where that pays, and other text may repeat itself more"
     )
     return Choice(adaptive.candidate, adaptive, why)
 
@@ -254,9 +252,17 @@ class Measured:
     busy: bool = False
 
 
-def to_profile(name: str, source: str, choice: Choice, measured: Measured, draft: str | None) -> Profile:
-    """The profile to write. `draft`: as the user names it, kept where the choice uses it."""
-    given: dict[str, Value] = {"description": _description(choice), **choice.candidate.spec}
+def to_profile(
+    name: str,
+    source: str,
+    choice: Choice,
+    measured: Measured,
+    draft: str | None,
+    along: Mapping[str, Value] = MappingProxyType({}),
+) -> Profile:
+    """The profile to write. `draft`: as the user names it, kept where the choice uses it. `along`: settings that it
+    was measured with and only holds for."""
+    given: dict[str, Value] = {"description": _description(choice), **choice.candidate.spec, **along}
     if draft is not None and set(choice.candidate.types) & WITH_FILE:
         given["draft-model"] = draft
     return Profile(name, source, MappingProxyType(given), MappingProxyType(dict(_measured(choice, measured))))

@@ -48,7 +48,7 @@ def _count(n: int, what: str) -> str:
 
 
 def _last(last: Answer) -> list[str]:
-    lines = ["last answer:  " + line(final_figures(last, ["any"]), 1000, final=True)]
+    lines = ["last answer:  " + line(final_figures(last, last.methods), 1000, final=True)]
     for name, method in last.stats.by_method.items():
         lines.append(
             f"  {name}: {method.drafted} drafted, {method.tested} tested, {method.accepted} accepted"
