@@ -269,3 +269,13 @@ def test_ctrl_c_drops_what_was_typed_ahead(chat: Open) -> None:
     t.sees("1 answer,")
     t.press(CTRL_D)
     assert t.ends() == 0
+
+
+def test_line_ends_of_two_tokens_are_line_ends(chat: Open) -> None:
+    t = chat("--grammar", r'root ::= "one\r\n" "two\r\n" "three"', tokens=40)
+    t.sees(PROMPT)
+    t.press("a\r")
+    t.sees(PROMPT, 2)
+    assert "two" in t.text and "three" in t.text and "␍" not in t.text
+    t.press(CTRL_D)
+    assert t.ends() == 0

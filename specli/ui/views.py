@@ -58,6 +58,7 @@ class PageView:
         if markdown and not drafts:
             self._markdown = Markdown(self._palette, lambda: self._page.width, self._symbol)
         self._thought = ""  # the end of the reasoning, while it is folded
+        self._return = ""  # a carriage return, whose line feed may be the next token
         self._reasoned = self._answered = False
         self._dim = terminal.DIM if self._colour else terminal.ITALIC
 
@@ -68,7 +69,7 @@ class PageView:
     def write(self, spans: Sequence[Span], live: str) -> None:
         items: list[Item] = []
         for span in spans:
-            text = safe_for_terminal(span.text.replace("\r\n", "\n"))
+            text = safe_for_terminal(self._with_line_ends(span.text))
             items += self._reason(text) if span.reasoning else self._say(text, span.method)
         guess: list[Item] = []
         most = 0
@@ -82,6 +83,12 @@ class PageView:
     def end(self) -> None:
         items = self._end_reasoning() if not self._answered else []
         self._page.end([*items, *(self._markdown.finish() if self._markdown is not None else [])])
+
+    def _with_line_ends(self, text: str) -> str:
+        """Line feeds for the two characters that some models end a line with."""
+        text = self._return + text
+        self._return = "\r" if text.endswith("\r") else ""
+        return text.removesuffix("\r").replace("\r\n", "\n")
 
     def _symbol(self, text: str) -> str:
         """Our own words and symbols, as this terminal can show them."""
