@@ -409,6 +409,17 @@ def test_a_turn_left_early_is_what_was_said(talker: specli.Model) -> None:
     assert talk.messages[1].text == said and len(talk.messages) == 4
 
 
+def test_what_was_said_outlives_the_model() -> None:
+    with load() as model:
+        talk = model.chat(max_tokens=6)
+        answer = talk.ask("def f():")
+    assert [m.text for m in talk.messages] == ["def f():", answer.text]
+    assert talk.undo() == "def f():" and talk.messages == ()
+    with pytest.raises(specli.UsageError, match="has been closed"):
+        talk.ask("more")
+    assert talk.messages == ()
+
+
 def test_two_conversations_in_turns(talker: specli.Model) -> None:
     alone = talker.chat(seed=4, temp=1.0)
     expected = [alone.ask("One?").text, alone.ask("Two?").text]

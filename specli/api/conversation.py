@@ -64,6 +64,7 @@ class Conversation:
         if given.empty:
             raise UsageError("nothing to answer: the text is empty")
         self._settle()
+        before = self._dialogue.copy()
         self._dialogue.files[:] = given.files
         self._dialogue.ask(text)
         try:
@@ -71,7 +72,7 @@ class Conversation:
                 self, {**self._options, **options}, halt=halt, asker=self, turn_seed=self._turn_seed()
             )
         except BaseException:
-            self._dialogue.take_back_question()
+            self._dialogue.restore(before)
             raise
         self._answer = answer
         return answer

@@ -146,10 +146,17 @@ def _cut(text: str) -> Iterator[str]:
 
 
 class EndTokens:
-    """The vocabulary's end-of-generation tokens, as a container that is never listed in full."""
+    """The vocabulary's end-of-generation tokens, as a container that is never listed in full. What was asked
+    once can be asked again when the model is closed: what was said then can still be read."""
 
     def __init__(self, vocab: Vocab) -> None:
         self._vocab = vocab
+        self._known: dict[int, bool] = {}
 
     def __contains__(self, token: object) -> bool:
-        return isinstance(token, int) and self._vocab.is_end(token)
+        if not isinstance(token, int):
+            return False
+        known = self._known.get(token)
+        if known is None:
+            known = self._known[token] = self._vocab.is_end(token)
+        return known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -28,10 +29,13 @@ class Screen:
                 styled = terminal.styled(
                     safe_for_terminal(part), terminal.DIM, on=terminal.has_colour(self.err)
                 )
-                self.err.write(styled + "\n")
-        self.err.flush()
+                self._write(styled)
 
     def complain(self, text: str) -> None:
         """One line on what went wrong."""
-        self.err.write(terminal.notice(text, self.err) + "\n")
-        self.err.flush()
+        self._write(terminal.notice(text, self.err))
+
+    def _write(self, line: str) -> None:
+        with suppress(OSError):  # nobody can be told; answers go on
+            self.err.write(line + "\n")
+            self.err.flush()
