@@ -423,6 +423,22 @@ def accepts(model: Model, grammar: str, text: str) -> bool:
          ['{"q\\"\\\\":null}'], ['{"q":null}']),
         ({"$defs": {"n": {"type": "integer"}}, "type": "array", "items": {"$ref": "#/$defs/n"}},
          ["[]", "[1,-2]", "[0]"], ["[01]", "[1.5]", '["a"]']),
+        ({"type": "array", "prefixItems": [False], "items": {"type": "integer"}}, ["[]"], ["[1]"]),
+        ({"type": "array", "prefixItems": [{"type": "null"}, False], "minItems": 1}, ["[null]"], ["[]", "[null,1]"]),
+        ({"type": "number"}, ["1e9", "-2.5E+07", "1e-99"], ["1e100", "1E+3027470332264057"]),
+        ({}, ["1e99"], ["1e100"]),
+        ({"type": "object", "propertyNames": {"enum": ["a", "b"]}, "properties": {"a": {}, "c": {"type": "null"}}},
+         ["{}", '{"a":1}'], ['{"c":null}']),
+        ({"type": "string", "pattern": "^(?<y>a)$", "enum": ["a", "b"]}, ['"a"'], ['"b"']),
+        ({"enum": ["a٣", "a3", "a\n"], "pattern": r"^a\d?$"}, ['"a3"'], ['"a٣"', r'"a\n"']),
+        ({"enum": ["x1", "1"], "pattern": "^(?!x)(?<n>.)"}, ['"1"'], ['"x1"']),
+        ({"type": "object", "patternProperties": {"^(?<n>a)$": {"type": "integer"}},
+          "properties": {"b": {"type": "null"}}, "required": ["b"]}, ['{"b":null}'], ["{}"]),
+        ({"type": "string", "pattern": r"^[^\s]$"}, ['"x"'], ['" "', '"\ufeff"', '"\x85"']),
+        ({"type": "string", "pattern": r"^[^\S]$"}, ['" "'], ['"x"', '"\ufeff"', '"\x85"']),
+        ({"$ref": "#/$defs/a", "$defs": {
+            "a": {"properties": {"x": {"allOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]}}, "type": "object"},
+            "b": {"properties": {"x": {"$ref": "#/$defs/a"}}}}}, ['{"x":{"x":{"x":{}}}}'], ['{"x":1}']),
     ],
 )  # fmt: skip
 def test_schemas_become_grammars(
@@ -460,6 +476,12 @@ def test_schemas_become_grammars(
         ({"oneOf": [{"type": "null"}, {"type": "string"}]}, ()),
         ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, ("oneOf (only one of them)",)),
         ({"type": "null", "maxlength": 3}, ("maxlength",)),
+        ({"type": "null", "two\nlines": 3}, ("two lines",)),
+        ({"type": "object", "properties": {"a": {}}, "propertyNames": {"enum": ["a"]}}, ()),
+        (
+            {"type": "object", "properties": {"a": {}}, "propertyNames": {"not": {"const": "a"}}},
+            ("propertyNames",),
+        ),
     ],
 )
 def test_what_a_grammar_cannot_enforce_is_named(schema: dict[str, object], unkept: tuple[str, ...]) -> None:
@@ -477,6 +499,10 @@ def test_what_a_grammar_cannot_enforce_is_named(schema: dict[str, object], unkep
         '{"allOf": [{"type": "string"}, {"type": "null"}]}', '{"minimum": "3"}', '{"maximum": 1e999}', '{"maxLength": -1}',
         '{"properties": 3}', '{"enum": 3}', "[" * 100_000,
         '{"required": 3, "properties": {}}', '{"type": {}}',
+        '{"properties": {"a": {}}, "dependentRequired": {"a": 5}}', '{"properties": {"a": {}}, "dependentRequired": {"a": [{}]}}',
+        '{"properties": {"a": {}}, "dependentRequired": {"a": "b"}}', '{"$ref": "#/allOf/' + "9" * 5000 + '", "allOf": []}',
+        '{"pattern": "(?!(a", "enum": ["b"]}', '{"pattern": "(?!a)", "enum": ["ö"]}',
+        '{"pattern": "^(' + "a?" * 300 + ')*$"}',
     ],
 )  # fmt: skip
 def test_what_is_no_schema_is_one_line(text: str) -> None:
@@ -547,6 +573,51 @@ def test_a_schema_may_stand_inside_itself(tiny_model: Model) -> None:
     grammar = schema_grammar(json.dumps({"$ref": "#/$defs/t", "$defs": {"t": tree}})).text
     assert accepts(tiny_model, grammar, '{"v":null,"next":{"v":null}}')
     assert not accepts(tiny_model, grammar, '{"v":null,"next":{}}')
+
+
+def test_what_would_double_at_each_level_is_gone_through_once(tiny_model: Model) -> None:
+    pattern = "a?"
+    for letter in "bcdefghijklmnopqrstuvwxyz":
+        pattern = f"({letter}?({pattern})*)*"
+    grammar = schema_grammar(json.dumps({"type": "string", "pattern": f"^{pattern}$"})).text
+    assert len(grammar) < 20_000
+    assert schema_grammar(json.dumps({"enum": ["zyx", "A"], "pattern": f"^{pattern}$"}))
+    grammar = schema_grammar(json.dumps({"type": "string", "pattern": f"^{'(' * 22}a?{')*' * 22}$"})).text
+    assert accepts(tiny_model, grammar, '"aa"')
+
+    defs = {f"d{i}": {"allOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(30)}
+    grammar = schema_grammar(
+        json.dumps({"$ref": "#/$defs/d0", "$defs": {**defs, "d30": {"type": "null"}}})
+    ).text
+    assert accepts(tiny_model, grammar, "null") and not accepts(tiny_model, grammar, "1")
+    either = {f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(30)}
+    with pytest.raises(UsageError, match="too many"):
+        schema_grammar(json.dumps({"$ref": "#/$defs/d0", "$defs": {**either, "d30": {"type": "null"}}}))
+
+
+def test_a_search_that_backtracking_would_not_end(tiny_model: Model) -> None:
+    schema = {"type": "string", "pattern": "^(a|a|aa)+$", "enum": ["a" * 60, "a" * 60 + "b"]}
+    grammar = schema_grammar(json.dumps(schema)).text
+    assert "aaab" not in grammar and "aaaa" in grammar
+
+
+def test_no_rule_leads_into_what_nothing_fits(tiny_model: Model) -> None:
+    """Also where it was taken in before that was known: the answer could not go on."""
+    refers = [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/b"}]
+    schema = {
+        "type": "object", "properties": {"x": refers[0], "y": refers[1]},
+        "$defs": {
+            "a": {"type": "object", "properties": {"b": refers[1], "id": False}, "required": ["id"]},
+            "b": {"type": "object", "properties": {"a": refers[0], "c": {"type": "null"}}},
+        },
+    }  # fmt: skip
+    grammar = schema_grammar(json.dumps(schema)).text
+    assert accepts(tiny_model, grammar, '{"y":{"c":null}}') and not accepts(tiny_model, grammar, '{"x":{}}')
+    with Grammar(tiny_model.vocab, grammar, ()) as machine:
+        for token in tiny_model.vocab.tokenize('{"y":{"'):
+            machine.advance(token)
+        a, c = (tiny_model.vocab.tokenize(text)[0] for text in "ac")
+        assert list(machine.legal(ids(a, c))) == [False, True]
 
 
 def test_what_nothing_fits_inside_is_left_out(tiny_model: Model) -> None:

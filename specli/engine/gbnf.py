@@ -6,9 +6,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
+from specli.errors import UsageError
+
 MOST_REPEATS = 2000
 """The library's parser takes no more of {m} and takes {0,n} beyond it for {0,}."""
 
+_MOST_VISITS = 300_000
 _DIGITS = 16  # of a number, at most: more than doubles hold
 _FRACTION = rf'("." [0-9]{{1,{_DIGITS}}})?'
 _ZEROS = rf'("." "0"{{1,{_DIGITS}}})?'
@@ -22,7 +25,7 @@ _JSON = {
     "string": r'"\"" char* "\"" space',
     "whole": r"[0] | [1-9] [0-9]{0,15}",
     "integer": r'"-"? whole space',
-    "number": r'"-"? whole ("." [0-9]{1,16})? ([eE] [-+]? whole)? space',
+    "number": r'"-"? whole ("." [0-9]{1,16})? ([eE] [-+]? [0-9]{1,2})? space',
     "boolean": r'("true" | "false") space',
     "null": r'"null" space',
     "array": r'"[" space (value ("," space value)*)? "]" space',
@@ -38,6 +41,19 @@ class RuleBook:
         self._rules: dict[str, str] = {}
         self._names: dict[str, str] = {}
         self._count = 0
+        self._visits = 0
+
+    def visit(self, several: int = 1) -> None:
+        """Count the parts of a source that were gone through, again and again perhaps: a short text can ask for
+        more than all time. Raises UsageError where they are too many."""
+        self._visits += several
+        if self._visits > _MOST_VISITS:
+            raise UsageError("it is too large")
+
+    def clear(self) -> None:
+        """Begin anew, but go on counting visits."""
+        self._rules.clear()
+        self._names.clear()
 
     def reserve(self) -> str:
         """A name for a rule that is defined later: it may stand in what defines it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from specli.engine.gbnf import MOST_REPEATS, RuleBook, character_class, either, literal, repeated
 from specli.engine.pattern_syntax import (
@@ -25,9 +26,11 @@ from specli.engine.pattern_syntax import (
 )
 from specli.errors import UsageError
 
+_MOST_STEPS = 1_000_000
 _SHORT = {0x08: "b", 0x09: "t", 0x0A: "n", 0x0C: "f", 0x0D: "r", 0x22: '"', 0x5C: "\\"}
 
 
+@lru_cache(256)
 def pattern_of(pattern: str) -> Pattern:
     """The pattern, read. Raises UsageError, in one line, for what is no pattern, and what a grammar cannot say."""
     try:
@@ -45,15 +48,27 @@ class Pattern:
 
     def rule(self, rules: RuleBook) -> str:
         """As the inside of a JSON string."""
-        return either(self._branch(each, rules) for each in self.branches)
+        known: dict[int, str] = {}
+        return either(self._branch(each, rules, known) for each in self.branches)
 
-    def _branch(self, branch: Branch, rules: RuleBook) -> str:
-        inner = _rule(Sequel(branch.parts), rules)
+    def _branch(self, branch: Branch, rules: RuleBook, known: dict[int, str]) -> str:
+        inner = _rule(Sequel(branch.parts), rules, known)
         return f"{'char* ' * branch.open_start}{inner}{' char*' * branch.open_end}"
+
+    def found_in(self, text: str) -> bool:
+        """Whether it matches. Raises UsageError where that takes too long to say."""
+        search = _Search(text)
+        for branch in self.branches:
+            starts = set(range(len(text) + 1)) if branch.open_start else {0}
+            ends = search.ends(Sequel(branch.parts), starts)
+            if ends and (branch.open_end or len(text) in ends):
+                return True
+        return False
 
     def lengths(self) -> tuple[int, int | None]:
         """Characters of the shortest and of the longest match; None: without end."""
-        found = [_length(Sequel(each.parts)) for each in self.branches]
+        known: dict[int, tuple[int, int | None]] = {}
+        found = [_length(Sequel(each.parts), known) for each in self.branches]
         least = min(low for low, _ in found)
         if any(b.open_start or b.open_end for b in self.branches) or any(high is None for _, high in found):
             return least, None
@@ -83,21 +98,24 @@ class Pattern:
 # -- as rules --------------------------------------------------------------------------------------
 
 
-def _rule(node: Node, rules: RuleBook) -> str:
-    """The rule of a node without anchors."""
+def _rule(node: Node, rules: RuleBook, known: dict[int, str]) -> str:
+    """The rule of a node without anchors. `known`: the rules of what is repeated, by identity. The same nodes stand
+    in several places, see _nonempty: gone through anew in each they would double with every level."""
+    rules.visit()
     if isinstance(node, Set):
         return _set_rule(node.ranges)
     if isinstance(node, Choice):
-        return either(_rule(each, rules) for each in node.of)
+        return either(_rule(each, rules, known) for each in node.of)
     if isinstance(node, Repeat):
-        inner = _rule(node.of, rules)
-        return repeated(
-            inner if isinstance(node.of, Set) and inner[0] == "[" else rules.add(inner), node.low, node.high
-        )
-    return " ".join(_sequel(node.parts, rules)) if isinstance(node, Sequel) and node.parts else '""'
+        if id(node.of) not in known:
+            inner = _rule(node.of, rules, known)
+            simple = isinstance(node.of, Set) and inner[0] == "["
+            known[id(node.of)] = inner if simple else rules.add(inner)
+        return repeated(known[id(node.of)], node.low, node.high)
+    return " ".join(_sequel(node.parts, rules, known)) if isinstance(node, Sequel) and node.parts else '""'
 
 
-def _sequel(parts: Iterable[Node], rules: RuleBook) -> Iterator[str]:
+def _sequel(parts: Iterable[Node], rules: RuleBook, known: dict[int, str]) -> Iterator[str]:
     """The rules of parts, characters that follow each other as one literal."""
     text = ""
     for part in parts:
@@ -107,7 +125,7 @@ def _sequel(parts: Iterable[Node], rules: RuleBook) -> Iterator[str]:
         if text:
             yield literal(text)
             text = ""
-        yield _rule(part, rules)
+        yield _rule(part, rules, known)
     if text:
         yield literal(text)
 
@@ -139,21 +157,74 @@ def _written(code: int) -> str:
     return f"\\u{code:04x}" if code < 0x20 or code == 0x7F else chr(code)
 
 
-def _length(node: Node) -> tuple[int, int | None]:
+# -- lengths ---------------------------------------------------------------------------------------
+
+
+def _length(node: Node, known: dict[int, tuple[int, int | None]]) -> tuple[int, int | None]:
+    """`known`: of the nodes seen before, by identity."""
+    if id(node) not in known:
+        known[id(node)] = _new_length(node, known)
+    return known[id(node)]
+
+
+def _new_length(node: Node, known: dict[int, tuple[int, int | None]]) -> tuple[int, int | None]:
     if isinstance(node, Set):
         return 1, 1
     if isinstance(node, Repeat):
-        low, high = _length(node.of)
+        low, high = _length(node.of, known)
         return (
             low * node.low,
             0 if high == 0 else None if high is None or node.high is None else high * node.high,
         )
     if isinstance(node, Anchor):
         return 0, 0
-    found = [_length(each) for each in (node.of if isinstance(node, Choice) else node.parts)]
+    found = [_length(each, known) for each in (node.of if isinstance(node, Choice) else node.parts)]
+    highs = [high for _, high in found]
     if isinstance(node, Choice):
-        highs = [high for _, high in found]
         return min(low for low, _ in found), None if None in highs else max(high or 0 for high in highs)
-    return sum(low for low, _ in found), None if any(h is None for _, h in found) else sum(
-        h or 0 for _, h in found
-    )
+    return sum(low for low, _ in found), None if None in highs else sum(high or 0 for high in highs)
+
+
+# -- in texts --------------------------------------------------------------------------------------
+
+
+class _Search:
+    """Where matches in one text end. All ways are followed at once, so that none is tried again and again."""
+
+    def __init__(self, text: str) -> None:
+        self._codes = [ord(char) for char in text]
+        self._steps = 0
+
+    def ends(self, node: Node, starts: set[int]) -> set[int]:
+        """The places behind a match of `node`, which has no anchors, that begins at one of `starts`."""
+        self._steps += 1 + len(starts)
+        if self._steps > _MOST_STEPS:
+            raise UsageError("a pattern takes too long to be looked for")
+        if not starts:
+            return starts
+        if isinstance(node, Set):
+            return {at + 1 for at in starts if at < len(self._codes) and _holds(node, self._codes[at])}
+        if isinstance(node, Choice):
+            return set().union(*(self.ends(each, starts) for each in node.of))
+        if isinstance(node, Sequel):
+            for part in node.parts:
+                starts = self.ends(part, starts)
+            return starts
+        return self._repeats(node, starts) if isinstance(node, Repeat) else starts
+
+    def _repeats(self, node: Repeat, starts: set[int]) -> set[int]:
+        for _ in range(node.low):
+            starts = self.ends(node.of, starts)
+            if not starts:
+                return starts
+        found, more = set(starts), 0 if node.high is None else node.high - node.low
+        # No round is idle, see _nonempty: it comes to an end.
+        while starts and (node.high is None or more > 0):
+            starts = self.ends(node.of, starts) - found
+            found |= starts
+            more -= 1
+        return found
+
+
+def _holds(node: Set, code: int) -> bool:
+    return any(low <= code <= high for low, high in node.ranges)

@@ -190,7 +190,10 @@ class _Reader:
     def _class(self) -> Ranges:
         negative = self._take("^")
         found: list[tuple[int, int]] = []
+        disputed: Ranges = ()
         while not self._take("]"):
+            if negative and self._text.startswith(("\\s", "\\S"), self._at):
+                disputed = _OTHER_SPACES
             first = self._member()
             follows = self._text[self._at + 1 : self._at + 2]
             if is_one(first) and self._peek() == "-" and follows not in ("]", ""):
@@ -201,7 +204,7 @@ class _Reader:
                 found.append((first[0][0], last[0][0]))
             else:
                 found.extend(first)
-        return inverse(found) if negative else inverse(inverse(found))
+        return inverse((*found, *disputed)) if negative else inverse(inverse(found))
 
     def _member(self) -> Ranges:
         char = self._next()
@@ -291,8 +294,8 @@ _OTHER_SPACES: Ranges = (
 
 
 def _may_be_empty(node: Node) -> bool:
-    if isinstance(node, Repeat):
-        return node.low == 0 or _may_be_empty(node.of)
+    if isinstance(node, Repeat):  # what is in it is not empty, see _Reader
+        return node.low == 0
     if isinstance(node, Choice):
         return any(map(_may_be_empty, node.of))
     return all(map(_may_be_empty, node.parts)) if isinstance(node, Sequel) else False
@@ -303,12 +306,14 @@ def _nonempty(node: Node) -> Node | None:
     would keep count of each way to leave some out."""
     if not _may_be_empty(node):
         return node
-    if isinstance(node, Repeat):  # what is in it is not empty, see _Reader
+    if isinstance(node, Repeat):
         return None if node.high == 0 else Repeat(node.of, 1, node.high)
     if isinstance(node, Choice):
         several = [some for each in node.of if (some := _nonempty(each)) is not None]
     else:
         parts = node.parts if isinstance(node, Sequel) else ()
+        if len(parts) > _MOST_BRANCHES:  # what follows grows with their square
+            raise UsageError(f"more than {_MOST_BRANCHES} parts are repeated that may all be left out")
         several = [
             Sequel((some, *parts[i + 1 :]))
             for i, part in enumerate(parts)
@@ -329,9 +334,9 @@ def _alternatives(node: Node) -> list[tuple[Node, ...]]:
     found: list[tuple[Node, ...]] = [()]
     for part in node.parts:
         ways = _alternatives(part) if _has_anchor(part) else [(part,)]
-        found = [(*before, *way) for before in found for way in ways]
-        if len(found) > _MOST_BRANCHES:
+        if len(found) * len(ways) > _MOST_BRANCHES:
             raise UsageError("too many alternatives")
+        found = [(*before, *way) for before in found for way in ways]
     return found
 
 

@@ -26,9 +26,11 @@ from specli.engine.pattern_syntax import inverse
 from specli.engine.schema_forms import FAMILIES, OF_ANY, Form, Forms, found, implied_types, may_fit, type_of
 from specli.errors import UsageError
 
+_UNFORESEEN = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 _MOST_RULES = 20_000
 _COMMA = ' "," space '
 _HEX = "[0-9a-fA-F]"
+_HARD_OF_NAMES = {"format", *OF_ANY}
 _LEAP = '([0-9] [0-9] ("0" [48] | [2468] [048] | [13579] [26]) | ([02468] [048] | [13579] [26]) "00")'
 _DATE = (
     '([0-9]{4} "-" (("0" [13578] | "1" [02]) "-" ("0" [1-9] | [12] [0-9] | "3" [01]) | ("0" [469] | "11") "-" '
@@ -68,6 +70,9 @@ def schema_grammar(text: str) -> SchemaGrammar:
         return _Converter(schema).grammar()
     except RecursionError as error:
         raise UsageError("nested too deeply") from error
+    except _UNFORESEEN as error:
+        said = " ".join(str(error).split())
+        raise UsageError(f"a keyword has a value that it cannot have: {said:.80}") from error
 
 
 def _no_number(text: str) -> float:
@@ -92,37 +97,53 @@ class _Converter:
         self._schema = schema
         self._rules = RuleBook()
         self._unkept: set[str] = set()
-        self._forms = Forms(schema, self._unkept.add)
-        self._known: dict[str, str | None] = {}
+        self._forms = Forms(schema, self._unkept.add, self._rules.visit)
+        self._known: dict[str, str] = {}
+        self._open: set[str] = set()  # schemas that are not done
+        self._taken: set[str] = set()  # of these, those that stand inside themselves
+        self._barred: set[str] = set()  # what nothing fits
+        self._again = False
         self._by_type: dict[str, Callable[[Form], str]] = {
             "object": self._object, "array": self._array, "string": self._string, "number": self._number,
             "integer": self._number, "boolean": lambda form: "boolean", "null": lambda form: "null",
         }  # fmt: skip
 
     def grammar(self) -> SchemaGrammar:
-        try:
-            root = self._value(self._schema)
-        except _Nothing:
-            raise UsageError("nothing fits it: what it asks for contradicts itself") from None
-        return SchemaGrammar(self._rules.text(root), tuple(sorted(self._unkept)))
+        while True:
+            try:
+                root = self._value(self._schema)
+            except _Nothing:
+                raise UsageError("nothing fits it: what it asks for contradicts itself") from None
+            if not self._again:
+                unkept = {" ".join(name.split()) for name in self._unkept}  # keys may have line ends
+                return SchemaGrammar(self._rules.text(root), tuple(sorted(unkept)))
+            # Some rule leads into what nothing fits, and could not go on there: anew, knowing that.
+            self._again = False
+            self._known.clear()
+            self._taken.clear()
+            self._rules.clear()
 
     def _value(self, schema: Any) -> str:
         """The name of the rule for what fits. Raises _Nothing."""
         key = json.dumps(schema)
-        if key not in self._known:
+        if key in self._barred:
+            raise _Nothing
+        if key in self._open:
+            self._taken.add(key)
+        elif key not in self._known:
             if len(self._rules) > _MOST_RULES:
                 raise UsageError("it is too large")
             self._known[key] = name = self._rules.reserve()  # the schema may stand inside itself
+            self._open.add(key)
             rules = [rule for form in self._forms.of(schema) for rule in self._form(form)]
-            if rules:
-                self._rules.define(name, " | ".join(dict.fromkeys(rules)))
-            else:
+            self._open.remove(key)
+            if not rules:
                 self._rules.bar(name)
-                self._known[key] = None
-        known = self._known[key]
-        if known is None:
-            raise _Nothing
-        return known
+                self._barred.add(key)
+                self._again = self._again or key in self._taken
+                raise _Nothing
+            self._rules.define(name, " | ".join(dict.fromkeys(rules)))
+        return self._known[key]
 
     def _maybe(self, schema: Any) -> str | None:
         try:
@@ -159,12 +180,15 @@ class _Converter:
     def _object(self, form: Form) -> str:
         named, required = form.get("properties", {}), form.get("required", [])
         patterns, rest = form.get("patternProperties", {}), form.get("additionalProperties")
+        names = self._forms.of(form.get("propertyNames", True))
+        if any(_HARD_OF_NAMES & each.keys() for each in names):
+            self._unkept.add("propertyNames")
         if not named and not required and not patterns and rest in (None, True):
             self._note_counts(form, set(), set(), free=True)
             return "object"
         pairs: dict[str, str] = {}
         for name in (*named, *(name for name in required if name not in named)):
-            value = self._property(form, name)
+            value = self._property(form, name) if _may_be_named(name, names) else None
             if value is not None:
                 pairs[name] = self._rules.add(f'{json_literal(name)} space ":" space {value}')
             elif name in required:
@@ -184,12 +208,7 @@ class _Converter:
         parts += [each for pattern, each in form.get("patternProperties", {}).items() if found(pattern, name)]
         if not parts:
             parts = [form.get("additionalProperties", True)]
-        if not self._may_be_named(form, name):
-            return None
         return self._maybe(parts[0] if len(parts) == 1 else {"allOf": parts})
-
-    def _may_be_named(self, form: Form, name: str) -> bool:
-        return any(may_fit(name, each) for each in self._forms.of(form.get("propertyNames", True)))
 
     def _more(self, form: Form, named: set[str]) -> str | None:
         """The rule of one more property, with a name that is none of `named`; None if there may be none."""
@@ -270,7 +289,15 @@ class _Converter:
         first = form.get("prefixItems", [])[:high]
         if "items" not in form and "prefixItems" in form:
             high = max(low, len(first))  # no more than are named, unless there must be
-        fixed = [self._value(each) for each in first]
+        fixed: list[str] = []
+        for each in first:
+            rule = self._maybe(each)
+            if rule is None:  # it ends before this place
+                high = len(fixed)
+                break
+            fixed.append(rule)
+        if high is not None and low > high:
+            raise _Nothing
         low, high = max(0, low - len(fixed)), None if high is None else high - len(fixed)
         low, high = self._within("minItems", "maxItems", low, high)
         rest = self._maybe(form.get("items", True)) if high != 0 else None
@@ -347,6 +374,11 @@ class _Converter:
         if rule is None:
             raise _Nothing
         return f"{rule} space"
+
+
+def _may_be_named(name: str, names: Sequence[Form]) -> bool:
+    """Whether a property may have this name, by the forms of propertyNames."""
+    return any(may_fit(name, each) and name in each.get("enum", [name]) for each in names)
 
 
 def _whole(bound: float | None) -> int | None:

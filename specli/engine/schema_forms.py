@@ -6,16 +6,19 @@ but for keywords that are named as not kept.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
+from specli.engine.pattern import pattern_of
 from specli.errors import UsageError
 
 Form = dict[str, Any]
 Unkept = Callable[[str], None]
+Visit = Callable[[int], None]
 
 TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")
 FAMILIES: Mapping[str, frozenset[str]] = {
@@ -41,12 +44,12 @@ _SILENT = frozenset({
 _KNOWN = frozenset({"type", "enum", "const", *OF_ANY, *_COMPOSED, *_SILENT}.union(*FAMILIES.values()))
 _ELSEWHERE = ("$dynamicRef", "$recursiveRef", "$dynamicAnchor", "$recursiveAnchor")
 
-_OBJECT, _LIST, _TEXT, _COUNT, _NUMBER, _SCHEMA, _TRUTH = (
-    "an object", "a list", "a text", "a whole number from 0 up", "a number", "a schema: an object, true or false",
+_OBJECT, _NEEDS, _LIST, _TEXT, _COUNT, _NUMBER, _SCHEMA, _TRUTH = (
+    "an object", "an object of lists of names", "a list", "a text", "a whole number from 0 up", "a number", "a schema: an object, true or false",
     "true or false",
 )  # fmt: skip
 _SHAPES: Mapping[str, str] = {
-    "properties": _OBJECT, "patternProperties": _OBJECT, "dependentRequired": _OBJECT, "dependentSchemas": _OBJECT,
+    "properties": _OBJECT, "patternProperties": _OBJECT, "dependentRequired": _NEEDS, "dependentSchemas": _OBJECT,
     "required": _LIST, "enum": _LIST, "allOf": _LIST, "anyOf": _LIST, "oneOf": _LIST, "prefixItems": _LIST,
     "$ref": _TEXT, "pattern": _TEXT, "format": _TEXT, "minLength": _COUNT, "maxLength": _COUNT, "minItems": _COUNT,
     "maxItems": _COUNT, "minProperties": _COUNT, "maxProperties": _COUNT, "minimum": _NUMBER, "maximum": _NUMBER,
@@ -57,10 +60,13 @@ _MOST_FORMS = 500
 
 
 class Forms:
-    """The forms of the schemas inside `root`, to which references point. `unkept` hears of what they lose."""
+    """The forms of the schemas inside `root`, to which references point. `unkept` hears of what they lose, `visit`
+    of the work."""
 
-    def __init__(self, root: Any, unkept: Unkept) -> None:
-        self._root, self._unkept = root, unkept
+    def __init__(self, root: Any, unkept: Unkept, visit: Visit) -> None:
+        self._root, self._unkept, self._visit = root, unkept, visit
+        # Without it twice the next, which is twice the next, and so on would double each time.
+        self._referred: dict[str, list[Form]] = {}
 
     def of(self, schema: Any, seen: frozenset[str] = frozenset()) -> list[Form]:
         """All forms, none where nothing fits. Raises UsageError for what is no schema.
@@ -68,13 +74,15 @@ class Forms:
         `seen`: references followed on the way, which must not come again."""
         if isinstance(schema, bool):
             return [{}] if schema else []
-        own = self._own(schema)
-        forms = [own]
+        self._visit(1)
+        forms = [self._own(schema)]
         if "$ref" in schema:
             name = schema["$ref"]
             if name in seen:
-                raise UsageError(f"{name} refers to itself alone")
-            forms = self._both(forms, self.of(self._target(name), seen | {name}))
+                raise UsageError(f"{name:.60} refers to itself alone")
+            if name not in self._referred:
+                self._referred[name] = self.of(self._target(name), seen | {name})
+            forms = self._both(forms, self._referred[name])
         for part in schema.get("allOf", ()):
             forms = self._both(forms, self.of(part, seen))
         for keyword in ("anyOf", "oneOf"):
@@ -119,21 +127,22 @@ class Forms:
 
     def _target(self, name: str) -> Any:
         if name != "#" and not name.startswith("#/"):
-            raise UsageError(f"$ref {name}: only references within the schema, #/…, are followed")
+            raise UsageError(f"$ref {name:.60}: only references within the schema, #/…, are followed")
         found = self._root
         for part in name.split("/")[1:]:
             part = unquote(part).replace("~1", "/").replace("~0", "~")
             if isinstance(found, dict) and part in found:
                 found = found[part]
-            elif isinstance(found, list) and part.isdecimal() and int(part) < len(found):
+            elif isinstance(found, list) and part.isdecimal() and len(part) < 9 and int(part) < len(found):
                 found = found[int(part)]
             else:
-                raise UsageError(f"$ref {name}: there is no such place")
+                raise UsageError(f"$ref {name:.60}: there is no such place")
         return found
 
     def _both(self, some: Sequence[Form], others: Sequence[Form]) -> list[Form]:
         if len(some) * len(others) > _MOST_FORMS:
             raise UsageError("it has too many combinations of alternatives")
+        self._visit(sum(len(form.get("properties", ())) for form in (*some, *others)))
         return [form for a in some for b in others if (form := self._joined(a, b)) is not None]
 
     def _joined(self, a: Form, b: Form) -> Form | None:
@@ -176,6 +185,9 @@ def _has_shape(value: Any, shape: str) -> bool:
         return isinstance(value, bool)
     if shape in (_OBJECT, _LIST, _TEXT):
         return isinstance(value, {_OBJECT: dict, _LIST: list, _TEXT: str}[shape])
+    if shape == _NEEDS:
+        lists = list(value.values()) if isinstance(value, dict) else [None]
+        return all(isinstance(each, list) and all(isinstance(name, str) for name in each) for each in lists)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     return shape == _NUMBER or (value >= 0 and value == int(value))
@@ -185,7 +197,14 @@ def _has_shape(value: Any, shape: str) -> bool:
 
 
 def _all_of(a: Any, b: Any) -> Any:
-    return a if a == b and type(a) is type(b) else {"allOf": [a, b]}
+    """One schema, each part once: what stands inside itself is joined again and again, and must come to an end."""
+    parts = {json.dumps(part): part for each in (a, b) for part in _parts(each)}
+    return {"allOf": list(parts.values())} if len(parts) > 1 else next(iter(parts.values()))
+
+
+def _parts(schema: Any) -> list[Any]:
+    several = schema.get("allOf") if isinstance(schema, dict) and len(schema) == 1 else None
+    return several if isinstance(several, list) and several else [schema]
 
 
 def _by_name(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
@@ -298,11 +317,19 @@ def same(a: Any, b: Any) -> bool:
 
 
 def found(pattern: str, text: str) -> bool:
-    """Whether a pattern matches somewhere. True where Python cannot tell: it may."""
+    """Whether a pattern matches somewhere. Python looks for what no grammar can say, such as (?!x), where it reads it
+    as JSON Schema does. Raises UsageError, in one line, where it cannot be told."""
     try:
-        return re.search(pattern, text) is not None
-    except (re.error, RecursionError, OverflowError):
-        return True
+        read = pattern_of(pattern)
+    except UsageError:
+        if not (text.isascii() and text.isprintable()):
+            raise
+        try:
+            return re.search(re.sub(r"(?<!\\)\(\?<(?![=!])", "(?P<", pattern), text, re.ASCII) is not None
+        except (re.error, RecursionError, OverflowError):
+            pass
+        raise
+    return read.found_in(text)
 
 
 def may_fit(value: Any, form: Form) -> bool:
