@@ -581,6 +581,7 @@ def test_what_would_double_at_each_level_is_gone_through_once(tiny_model: Model)
         pattern = f"({letter}?({pattern})*)*"
     grammar = schema_grammar(json.dumps({"type": "string", "pattern": f"^{pattern}$"})).text
     assert len(grammar) < 20_000
+    assert accepts(tiny_model, grammar, '"aaaaazyx"') and not accepts(tiny_model, grammar, '"aaA"')
     assert schema_grammar(json.dumps({"enum": ["zyx", "A"], "pattern": f"^{pattern}$"}))
     grammar = schema_grammar(json.dumps({"type": "string", "pattern": f"^{'(' * 22}a?{')*' * 22}$"})).text
     assert accepts(tiny_model, grammar, '"aa"')

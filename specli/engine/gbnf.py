@@ -76,6 +76,14 @@ class RuleBook:
             self.define(self._names[rule], rule)
         return self._names[rule]
 
+    def once_or_more(self, rule: str) -> str:
+        """The name of a rule for `rule`+. Of that the library keeps apart the first round and the later ones, so
+        in loops within loops what it follows at once would double with every level."""
+        if f"{rule}+" not in self._names:
+            self._names[f"{rule}+"] = name = self.reserve()
+            self.define(name, f"{rule} ({name})?")
+        return self._names[f"{rule}+"]
+
     def __len__(self) -> int:
         return len(self._rules)
 

@@ -111,7 +111,10 @@ def _rule(node: Node, rules: RuleBook, known: dict[int, str]) -> str:
             inner = _rule(node.of, rules, known)
             simple = isinstance(node.of, Set) and inner[0] == "["
             known[id(node.of)] = inner if simple else rules.add(inner)
-        return repeated(known[id(node.of)], node.low, node.high)
+        rule = known[id(node.of)]
+        if (node.low, node.high) == (1, None) and rule[0] != "[":
+            return rules.once_or_more(rule)
+        return repeated(rule, node.low, node.high)
     return " ".join(_sequel(node.parts, rules, known)) if isinstance(node, Sequel) and node.parts else '""'
 
 
