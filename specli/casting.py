@@ -90,6 +90,7 @@ class CastList:
         if self._request.draft and s.origin("draft-model") == "flag" and not chosen:
             methods += second or own
         methods = list(dict.fromkeys(m for m in methods if m != "none"))
+        skipped = []
         for method in list(methods):
             lack = self._lacks(method)
             if lack is None and method == "draft-mtp" and self._feature_method in methods:
@@ -105,7 +106,9 @@ class CastList:
                 raise UsageError(f"--spec-type {method}: {lack}")
             if lack:
                 methods.remove(method)
-                notice(f"{method} is skipped: {lack}")
+                skipped.append(f"{method} is skipped: {lack}")
+        for line in skipped:
+            notice(f"{line}; {' and '.join(methods)} can draft without it" if methods else line)
         return methods
 
     def tree_method(self, s: Settings, methods: Sequence[str], notice: Callable[[str], None]) -> str | None:

@@ -273,9 +273,9 @@ def _print(generator: Generator, result: Tuning, over: str, rules: list[Rule], t
             echo("")
             prose(remark)
     echo("")
-    echo("What is often said of drafting, and whether it is true here:")
+    echo("What is often said of drafting, beside what was measured here (to know, not to do):")
     for rule in rules:
-        verdict = {True: "true", False: "not so", None: "not tested"}[rule.holds]
+        verdict = {True: "fits", False: "does not fit", None: "not tested"}[rule.holds]
         prose(f"  {verdict}: {rule.rule} - {rule.said}")
 
 
@@ -327,9 +327,9 @@ def _on_screened(result: Tuning) -> str | None:
     best = result.screened[0]
     ran = " It is what auto does here, so it ran as auto." if best.candidate.spec == result.as_auto else ""
     return (
-        f"Before that, {len(result.screened)} n-gram settings were tried on paper, on the plain answers: the best, "
-        f"{best.candidate.name}, would have had {best.accepted} of {best.drafted} draft tokens accepted and run at "
-        f"{best.speedup:.2f} times plain. This decides who runs, not who is chosen.{ran}"
+        f"Before that, {len(result.screened)} n-gram settings were tried on paper, on plain answers, to see which to "
+        f"measure: the best, {best.candidate.name}, would have had {best.accepted} of {best.drafted} draft tokens accepted "
+        f"and run at {best.speedup:.2f} times plain. What to expect is what was measured, above.{ran}"
     )
 
 

@@ -82,7 +82,7 @@ def _cycles(answer: Answer) -> list[str]:
             f"as those around the drafts took ({n} in this answer)" if n > 1 else "the one in this answer"
         )
         lines.append(
-            f"  × plain goes by {1000 * answer.plain_token_s:.1f} ms for a decode without a draft, "
+            f"  × plain, the first cycle left out as in tok/s, goes by {1000 * answer.plain_token_s:.1f} ms for a decode without a draft, "
             + (source if n else "measured before this answer, which has none")
         )
     needed, length = answer.break_even, answer.break_even_length
