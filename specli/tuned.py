@@ -114,7 +114,8 @@ class Tuned:
         measured = self.profile.measured
         busy = " while the machine was busy" if measured.get("busy") else ""
         if self.choice == "off":
-            found = f"nothing was faster than plain decoding here{busy}, so nothing is drafted"
+            again = "; `specli tune` on a quiet one may find otherwise" if busy else ""
+            found = f"nothing was faster than plain decoding here{busy}, so nothing is drafted{again}"
         else:
             n, prompts = measured.get("answers"), measured.get("workload", "its prompts")
             over = f"{n} answers to {prompts}" if n else f"answers to {prompts}"

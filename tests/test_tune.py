@@ -349,6 +349,11 @@ def test_the_profile_says_what_was_measured_and_for_what() -> None:
     on_busy = to_profile("tuned-m", "f", choice, replace(measured(choice), busy=True), "d.gguf")
     still = judge(profiles.parse(profiles.to_toml(on_busy), "tuned-m", "f"), KEY)
     assert isinstance(still, Tuned) and "plain here while the machine was busy, on average" in still.line
+    none = to_profile("tuned-m", "f", Choice(off(), None, ""), replace(measured(choice), busy=True), None)
+    idle = judge(none, KEY)
+    assert (
+        isinstance(idle, Tuned) and "nothing is drafted; `specli tune` on a quiet one may find" in idle.line
+    )
     settings = profiles.resolve(found.over(profiles.load("chat")), {"temp": 0.3})
     assert settings.types == ("draft-self",) and settings.self_size_m == 16 and settings.temp == 0.3
 

@@ -18,7 +18,7 @@ from specli.cli.options import Shared, is_raw, open_generator, shared_options
 from specli.errors import SpecliError, UsageError
 from specli.interrupts import Interrupts
 from specli.settings import KEYS, Settings
-from specli.tune.candidates import AUTO
+from specli.tune.candidates import AUTO, OFF
 from specli.ui.terminal import announcer, echo, prose
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def tune(
         if before:
             prose(f"What was tuned before stays: {before}.")
         return 0
-    _print_choice(generator, result, path)
+    _print_choice(generator, result, path, noise is not None)
     if before:
         prose(f"It takes the place of what was tuned before: {before}.")
     return 0
@@ -333,9 +333,11 @@ def _on_screened(result: Tuning) -> str | None:
     )
 
 
-def _print_choice(generator: Generator, result: Tuning, path: Path) -> None:
+def _print_choice(generator: Generator, result: Tuning, path: Path, busy: bool) -> None:
     choice = result.choice.candidate
     prose(f"Choice: {choice.name} ({result.choice.why})")
+    if choice.name == OFF and busy:
+        prose("The machine was busy, which can make drafts lose: tune again when it is quiet.")
     standing = result.choice.standing
     by_method = standing.by_method.items() if standing is not None else ()
     shares = [
