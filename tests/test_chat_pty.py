@@ -267,6 +267,7 @@ def test_ctrl_c_drops_what_was_typed_ahead(chat: Open) -> None:
     t.sees(PROMPT, 2)
     t.press("/stats\r")
     t.sees("1 answer,")
+    t.sees(PROMPT, 3)
     t.press(CTRL_D)
     assert t.ends() == 0
 
