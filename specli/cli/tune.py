@@ -144,13 +144,12 @@ def tune(
         raise unwritten
     if path is None:
         more = 60 * math.ceil(plan.budget / 20)
+        untuned = "chat and run draft as untuned, and by what decodes cost here, which is kept"
         prose(
             f"Nothing was written: {result.choice.why}. An interval takes three answers beside plain ones, and {ENOUGH} "
             f"or more tell something: --budget {more} has time for them, or --tokens {max(8, length // 2)}, whose answers "
-            "are shorter. chat and run draft as untuned, and by what decodes cost here, which is kept."
+            f"are shorter. {f'What was tuned before stays: {before}' if before else untuned}."
         )
-        if before:
-            prose(f"What was tuned before stays: {before}.")
         return 0
     _print_choice(generator, result, path, noise is not None)
     if before:
@@ -317,7 +316,8 @@ def _print_standings(result: Tuning) -> None:
     if any(row[1] == _AS_OFF for row in rows):
         prose(f"{_AS_OFF}: it drafted nothing here.")
     if any(row[2] == "-" and row[1] != _AS_OFF for row in rows):
-        prose("Without an interval: too few answers to trust the figure; the budget went to others.")
+        others = "; the budget went to others" if any(row[2] != "-" for row in rows) else ""
+        prose(f"Without an interval: too few answers to trust the figure{others}.")
 
 
 def _on_screened(result: Tuning) -> str | None:
@@ -325,11 +325,14 @@ def _on_screened(result: Tuning) -> str | None:
     if not result.screened:
         return None
     best = result.screened[0]
-    ran = " It is what auto does here, so it ran as auto." if best.candidate.spec == result.as_auto else ""
+    measured = any(s.candidate.name == best.candidate.name and s.n_pairs for s in result.standings)
+    then = "What to expect is what was measured, above." if measured else "There was no time to measure it."
+    if best.candidate.spec == result.as_auto:
+        then = "It is what auto does here, so it ran as auto: what to expect is what was measured, above."
     return (
         f"Before that, {len(result.screened)} n-gram settings were tried on paper, on plain answers, to see which to "
         f"measure: the best, {best.candidate.name}, would have had {best.accepted} of {best.drafted} draft tokens accepted "
-        f"and run at {best.speedup:.2f} times plain. What to expect is what was measured, above.{ran}"
+        f"and run at {best.speedup:.2f} times plain. {then}"
     )
 
 
