@@ -184,7 +184,7 @@ def test_case_29_large(qwen_target: Path, tmp_path: Path, seconds: float) -> Non
         "-m",
         str(qwen_target),
         "--ctx-size",
-        "9000",
+        "9216",
         "--threads",
         "2",
     ]
