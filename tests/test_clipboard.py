@@ -47,7 +47,7 @@ def test_the_systems_own_tool_goes_first(
     put(tools, name)
     put(tools, "tmux")
     window = Window()
-    monkeypatch.setenv("TMUX", "/tmp/tmux,1,0")
+    monkeypatch.setenv("TMUX", "socket,1,0")
     assert "tmux" in (clipboard.copy("Tür", (window,)) or "")  # there is no screen that it would know of
     monkeypatch.setenv(variable, ":0")
     assert clipboard.copy("Tür", (window,)) == f"copied with {name}"
@@ -76,7 +76,7 @@ def test_far_away_the_terminal_is_asked(tools: Path, monkeypatch: pytest.MonkeyP
 
 def test_tmux_is_asked_to_pass_it_on(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tools, "tmux")
-    monkeypatch.setenv("TMUX", "/tmp/tmux,1,0")
+    monkeypatch.setenv("TMUX", "socket,1,0")
     window = Window()
     assert clipboard.copy("Tür", (window,)) == (
         "copied to tmux, which sent it to the terminal (OSC 52; some terminals ignore it)"
@@ -88,7 +88,7 @@ def test_tmux_is_asked_to_pass_it_on(tools: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_tool_that_does_not_take_it_is_no_end(
     tools: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    monkeypatch.setenv("TMUX", "/tmp/tmux,1,0")
+    monkeypatch.setenv("TMUX", "socket,1,0")
     monkeypatch.setattr(clipboard, "_PATIENCE", 0.3)
     if broken == "fails":
         put(tools, "clip.exe", 1)
