@@ -70,10 +70,8 @@ def open_generator(order: Order, settings: Settings, say: Callable[[str], None])
 
 
 def find(order: Order, settings: Settings, say: Callable[[str], None]) -> Found:
-    """Find the files and see whether they go together, with nothing loaded yet. Raises SpecliError for what
-    can be seen wrong so far."""
-    from specli.casting import CastList, Request
-    from specli.engine.admission import sound_header
+    """Find the files, with nothing loaded yet. Raises SpecliError for those that cannot be found."""
+    from specli.casting import Request
     from specli.hub import resolve_model
 
     model = resolve_model(settings.model)
@@ -90,10 +88,19 @@ def find(order: Order, settings: Settings, say: Callable[[str], None]) -> Found:
         request = _tuned(order, request, lines.append)
     for line in lines:
         say(line)
-    for file in (model, draft) if draft is not None else (model,):
+    return Found(order, request, tuple(lines))
+
+
+def check(found: Found) -> None:
+    """What loading would find wrong with the files first, for whoever gives something up for it. Raises
+    SpecliError."""
+    from specli.casting import CastList
+    from specli.engine.admission import sound_header
+
+    request = found.request
+    for file in filter(None, (request.model, request.draft)):
         sound_header(file)
     CastList(request).methods(request.settings, lambda _: None)
-    return Found(order, request, tuple(lines))
 
 
 def load(found: Found, say: Callable[[str], None]) -> Generator:

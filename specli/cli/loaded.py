@@ -28,7 +28,7 @@ from specli.engine.saved import (
     write_state,
 )
 from specli.errors import SessionError, SpecliError, UsageError
-from specli.opening import Order, find, is_raw, load, open_generator
+from specli.opening import Order, check, find, is_raw, load, open_generator
 from specli.profiles import Key, Settings
 from specli.rules import sampling_params
 from specli.ui.setting import CHANGEABLE
@@ -206,6 +206,7 @@ class Loaded:
         """Load as `order` says. What can be seen wrong before leaves all as it was; if loading fails, what was
         loaded before is loaded again."""
         found = find(order, settings, self._say)
+        check(found)
         before, model = self._generator.settings, self._generator.request.model
         state, key = (self._state(), self._key()) if self._generator.is_open else (None, None)
         self._generator.close()
